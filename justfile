@@ -1,0 +1,34 @@
+# The recipes that CI runs; `just` alone lists them.
+
+static_target := arch() + "-unknown-linux-gnu"
+
+_default:
+    @just --list
+
+# formatting and lints
+lint:
+    cargo fmt --check
+    cargo clippy --all-targets --locked -- -D warnings
+
+# all tests
+test:
+    cargo test --locked
+
+# the whole story in a temp folder: driver, registrar, kubelet stand-in
+demo:
+    cargo test --locked --test demo
+
+# the binary of the image: one static file, no loader, no library
+static:
+    RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static" \
+        cargo build --locked --release --target {{static_target}}
+
+# with the real kubelet's plugin manager and a real CSI driver (needs Go)
+interop:
+    cargo build --locked --release
+    cd tests/interop/kubelet && \
+        REGISTRAR_BIN={{justfile_directory()}}/target/release/csi-node-driver-registrar go test -count=1 -v ./...
+
+# licences, duplicates and sources of the crates
+deny:
+    cargo deny check bans licenses sources

@@ -1,0 +1,13 @@
+//! The generated messages and services, a module a protobuf package.
+
+/// The CSI driver's side; the server half is the tests'.
+#[allow(dead_code, unreachable_pub, clippy::all)]
+pub(crate) mod csi {
+    include!(concat!(env!("OUT_DIR"), "/csi.v1.rs"));
+}
+
+/// The kubelet's side; the client half is the tests'.
+#[allow(dead_code, unreachable_pub, clippy::all)]
+pub(crate) mod pluginregistration {
+    include!(concat!(env!("OUT_DIR"), "/pluginregistration.rs"));
+}
