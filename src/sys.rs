@@ -1,0 +1,6 @@
+//! What depends on the platform, behind one set of names.
+
+#[cfg(unix)]
+mod unix;
+#[cfg(unix)]
+pub(crate) use unix::*;
