@@ -1,0 +1,136 @@
+//! A CSI driver that follows a script.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::future::pending;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::sync::oneshot;
+use tonic::{Code, Request, Response, Status};
+use tower::Service as _;
+
+use super::proto::csi::identity_server::{Identity, IdentityServer};
+use super::proto::csi::{GetPluginInfoRequest, GetPluginInfoResponse};
+
+/// How one call of GetPluginInfo is answered.
+#[derive(Clone, Copy)]
+pub(crate) enum Answer {
+    Name(&'static str),
+    Error(Code, &'static str),
+    Never,
+}
+
+/// A call as it was seen: its path and `grpc-timeout`.
+pub(crate) type Call = (String, String);
+
+/// A driver that listens at its socket until it is dropped, and then removes the socket, as real
+/// ones do.
+pub(crate) struct Driver {
+    socket: PathBuf,
+    calls: Arc<Mutex<Vec<Call>>>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Driver {
+    /// Answers call after call by the script, and all further ones by its last entry. It listens
+    /// when this returns.
+    pub(super) fn start(socket: &Path, script: &[Answer]) -> Self {
+        let _ = fs::remove_file(socket);
+        let listener = UnixListener::bind(socket).unwrap();
+        let calls = Arc::default();
+        let (stop, stopped) = oneshot::channel();
+        let script = Script(Arc::new(Mutex::new(script.iter().copied().collect())));
+        let serving = serve(listener, script, Arc::clone(&calls));
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            runtime.unwrap().block_on(async {
+                tokio::select! {
+                    () = serving => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Self {
+            socket: socket.into(),
+            calls,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    /// All calls so far, of whatever method.
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        self.calls.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.socket);
+        drop(self.stop.take());
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+async fn serve(listener: UnixListener, script: Script, calls: Arc<Mutex<Vec<Call>>>) {
+    listener.set_nonblocking(true).unwrap();
+    let listener = tokio::net::UnixListener::from_std(listener).unwrap();
+    let server = IdentityServer::new(script);
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (server, calls) = (server.clone(), Arc::clone(&calls));
+        let service = service_fn(move |request: http::Request<Incoming>| {
+            let deadline = request.headers().get("grpc-timeout");
+            let deadline = deadline.map_or("", |value| value.to_str().unwrap());
+            let call = (request.uri().path().to_owned(), deadline.to_owned());
+            calls.lock().unwrap().push(call);
+            let mut server = server.clone();
+            async move { server.call(request).await }
+        });
+        tokio::spawn(
+            http2::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service),
+        );
+    }
+}
+
+#[derive(Clone)]
+struct Script(Arc<Mutex<VecDeque<Answer>>>);
+
+impl Script {
+    fn next(&self) -> Answer {
+        let mut answers = self.0.lock().unwrap();
+        match answers.len() {
+            1 => answers[0],
+            _ => answers.pop_front().expect("a script has an entry"),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Identity for Script {
+    async fn get_plugin_info(
+        &self,
+        _: Request<GetPluginInfoRequest>,
+    ) -> Result<Response<GetPluginInfoResponse>, Status> {
+        match self.next() {
+            Answer::Name(name) => Ok(Response::new(GetPluginInfoResponse {
+                name: name.into(),
+                vendor_version: "v1.2.3".into(),
+                ..Default::default()
+            })),
+            Answer::Error(code, message) => Err(Status::new(code, message)),
+            Answer::Never => pending().await,
+        }
+    }
+}

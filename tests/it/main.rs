@@ -1,0 +1,23 @@
+//! The registrar seen from outside, one module for each side of it.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a step that cannot be taken fails its test"
+)]
+
+// Flags, and what is said about wrong ones.
+mod command_line;
+// How the process ends: the code, the last words, what is left behind.
+mod exits;
+// The driver, the kubelet and the process that the tests put between them.
+mod harness;
+// The lines on stderr: their form, and which of them are shown.
+mod logging;
+// The kubelet's calls, and those of worse clients.
+mod registration;
+// SIGTERM and its kin, in every state.
+mod signals;
+// The socket file: its mode, what it replaces, when it is removed.
+mod socket;
+// Reaching the driver and learning its name.
+mod startup;
