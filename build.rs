@@ -3,6 +3,7 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let protos = [
         "csi/v1/identity.proto",
+        "grpc/health/v1/health.proto",
         "pluginregistration/v1/registration.proto",
     ];
     let descriptors = protox::compile(protos, ["proto"])?;

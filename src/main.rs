@@ -5,12 +5,17 @@ mod args;
 mod authority;
 mod driver;
 mod goflag;
+mod grpc;
+mod http;
 mod klog;
+mod probe;
 mod proto;
 mod registration;
 mod socket;
+mod status;
 mod sys;
 
+use std::convert::Infallible;
 use std::env;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -22,6 +27,7 @@ use tracing::{error, info, warn};
 
 use args::{Config, Parsed};
 use socket::{ListenError, Socket};
+use status::Publisher;
 use sys::{HeldSignals, Signals};
 
 const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
@@ -53,6 +59,10 @@ fn main() -> ExitCode {
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if config.probe => {
+            let _ = writeln!(io::stderr(), "{error:#}");
+            ExitCode::FAILURE
+        }
         Err(error) => fail(&error, &config.termination_log_path),
     }
 }
@@ -62,44 +72,67 @@ fn run(config: &Config, signals: &HeldSignals) -> anyhow::Result<()> {
         !config.kubelet_registration_path.is_empty(),
         "kubelet-registration-path is a required parameter"
     );
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("Failed to start the runtime")?;
     if config.probe {
-        return Ok(());
+        return runtime.block_on(probe::run(
+            &config.plugin_registration_path,
+            &config.kubelet_registration_path,
+            config.timeout,
+        ));
     }
     info!(version = VERSION, "Version");
     info!(mode = %config.mode, "Running node-driver-registrar");
-    let endpoint = config.http_endpoint.as_ref();
-    if endpoint.map_err(|reason| anyhow!("{reason}"))?.is_some() || config.enable_pprof {
-        warn!("HTTP is not served by this version");
-    }
+    let endpoint = config
+        .http_endpoint
+        .as_ref()
+        .map_err(|reason| anyhow!("{reason}"))?;
+    let http = endpoint.as_deref().map(http::bind).transpose()?;
     announce_what_has_no_effect(config);
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("Failed to start the runtime")?
-        .block_on(register(config, signals))
+    runtime.block_on(serve(config, signals, http))
 }
 
-/// From an absent driver to a registered one, until the process is asked to end or the kubelet
-/// refuses.
-async fn register(config: &Config, signals: &HeldSignals) -> anyhow::Result<()> {
+/// Serves until the process is asked to end or cannot go on; then nothing of it is left behind.
+async fn serve(
+    config: &Config,
+    signals: &HeldSignals,
+    http: Option<http::Server>,
+) -> anyhow::Result<()> {
     let mut signals = Signals::listen(signals).context("Failed to handle signals")?;
-    let driver_name = tokio::select! {
-        name = driver::discover(&config.csi_address, config.timeout, config.startup_timeout) => name?,
-        () = signals.terminated() => return Ok(()),
+    let status = Publisher::default();
+    let answers = http::Context {
+        status: status.clone(),
+        timeout: config.timeout,
+        profiling: config.enable_pprof,
+        version: VERSION,
     };
-    let path = socket::path(&config.plugin_registration_path, &driver_name)
-        .context("The CSI driver's name cannot be registered")?;
-    socket::check_kubelets_view(&config.kubelet_registration_path, &driver_name);
-    let socket = Socket::bind(path)?;
-    info!("Skipping HTTP server");
-    let plugin = registration::plugin(driver_name, config.kubelet_registration_path.clone());
+    let mut socket = None;
     let ended = tokio::select! {
-        reason = registration::serve(socket.listener(), plugin) => Err(anyhow!(reason)
-            .context("Registration process failed with error, restarting registration container")),
+        Err(failed) = register(config, &status, &mut socket) => Err(failed),
+        Err(failed) = http::serve(http, answers) => Err(failed),
         () = signals.terminated() => Ok(()),
     };
-    socket.remove()?;
-    ended
+    ended.and(socket.map_or(Ok(()), Socket::remove))
+}
+
+/// From an absent driver to a registered one; ends when that is not possible.
+async fn register(
+    config: &Config,
+    status: &Publisher,
+    socket: &mut Option<Socket>,
+) -> anyhow::Result<Infallible> {
+    let (address, endpoint) = (&config.csi_address, &config.kubelet_registration_path);
+    let driver_name =
+        driver::discover(address, config.timeout, config.startup_timeout, status).await?;
+    socket::check_kubelets_view(endpoint, &driver_name);
+    let path = socket::path(&config.plugin_registration_path, &driver_name)
+        .context("The CSI driver's name cannot be registered")?;
+    let socket = socket.insert(Socket::bind(path, &driver_name, status)?);
+    let reason = registration::serve(socket.listener(), &driver_name, endpoint, status).await;
+    Err(anyhow!(reason)
+        .context("Registration process failed with error, restarting registration container"))
 }
 
 /// One line for each kind of flag that is accepted and changes nothing.

@@ -6,7 +6,13 @@ pub(crate) mod csi {
     include!(concat!(env!("OUT_DIR"), "/csi.v1.rs"));
 }
 
-/// The kubelet's side; the client half is the tests'.
+/// Health checking, on the registration socket.
+#[allow(dead_code, unreachable_pub, clippy::all)]
+pub(crate) mod health {
+    include!(concat!(env!("OUT_DIR"), "/grpc.health.v1.rs"));
+}
+
+/// The kubelet's side; the client half is for health checks.
 #[allow(dead_code, unreachable_pub, clippy::all)]
 pub(crate) mod pluginregistration {
     include!(concat!(env!("OUT_DIR"), "/pluginregistration.rs"));

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail, ensure};
 use tracing::{info, warn};
 
+use crate::status::Publisher;
 use crate::sys::{self, Identity, UnixListener};
 
 /// Instances that start at the same moment replace each other's sockets; one that finds the path
@@ -55,7 +56,11 @@ pub(crate) fn check_kubelets_view(endpoint: &str, driver_name: &str) {
 impl Socket {
     /// Listens at the path. A socket that stands there already, dead or alive, is replaced; it is
     /// an earlier instance's. A file of any other type is an error.
-    pub(crate) fn bind(path: String) -> anyhow::Result<Self> {
+    pub(crate) fn bind(
+        path: String,
+        driver_name: &str,
+        status: &Publisher,
+    ) -> anyhow::Result<Self> {
         let at = Path::new(&path);
         make_room(at).context("Failed to clean up the registration socket")?;
         info!(socketPath = %path, "Starting Registration Server");
@@ -74,6 +79,7 @@ impl Socket {
         };
         let identity = Identity::of(at).with_context(|| format!("stat {path}"))?;
         info!(socketPath = %path, "Registration Server started");
+        status.send_modify(|status| status.bound(driver_name, &path));
         Ok(Self {
             identity,
             listener,

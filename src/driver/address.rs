@@ -1,0 +1,164 @@
+//! Where a CSI driver listens, in the forms that gRPC libraries understand.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tracing::error;
+
+use crate::grpc::{Channel, NoServer};
+use crate::sys;
+
+/// How long a TCP connection may take; one to a Unix socket is made or refused at once.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// How long a listener may keep silent.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+/// Where the driver listens.
+#[derive(Debug)]
+pub(super) struct Address {
+    /// As it is logged: a bare path gets its scheme.
+    shown: String,
+    target: Target,
+}
+
+#[derive(Debug, PartialEq)]
+enum Target {
+    Unix(PathBuf),
+    /// Host and port, to be resolved anew for each connection.
+    Tcp(String),
+}
+
+impl Address {
+    /// Understands what gRPC libraries take as a target: a path, `unix:` with a path, or
+    /// `host:port`, the last two also behind `passthrough:///`, the last behind `dns:`.
+    pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
+        ensure!(!text.is_empty(), "the address is empty");
+        let shown = match text.starts_with('/') {
+            true => format!("unix://{text}"),
+            false => text.to_owned(),
+        };
+        let target = Target::parse(&shown).with_context(|| format!("invalid address {shown}"))?;
+        Ok(Self { shown, target })
+    }
+
+    /// The :scheme and :authority of the requests.
+    pub(super) fn origin(&self) -> http::Uri {
+        let authority = match &self.target {
+            Target::Unix(_) => "localhost",
+            Target::Tcp(address) => address,
+        };
+        let origin = http::Uri::builder()
+            .scheme("http")
+            .authority(authority)
+            .path_and_query("/")
+            .build();
+        origin.unwrap_or_default()
+    }
+
+    /// Connects and waits for the server's greeting. The error is the reason in words.
+    pub(super) async fn connect(&self) -> Result<Channel, String> {
+        match &self.target {
+            Target::Unix(path) => match sys::UnixStream::connect(path).await {
+                Ok(stream) => self.greet(stream).await,
+                Err(error) => Err(why_not(path, &error)),
+            },
+            Target::Tcp(address) => {
+                match timeout(CONNECT_WITHIN, TcpStream::connect(address)).await {
+                    Ok(Ok(stream)) => self.greet(stream).await,
+                    Ok(Err(error)) => Err(format!("connect {address}: {}", sys::reason(&error))),
+                    Err(_) => Err(format!("no connection within {CONNECT_WITHIN:?}")),
+                }
+            }
+        }
+    }
+
+    async fn greet<S>(&self, stream: S) -> Result<Channel, String>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        Channel::open(stream, ANSWER_WITHIN)
+            .await
+            .map_err(|reason| {
+                if let NoServer::Silent(_) = reason {
+                    error!(address = %self, err = %reason, "Lost connection");
+                }
+                reason.to_string()
+            })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl Target {
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        let (scheme, rest) = text.split_once(':').unwrap_or(("", text));
+        let scheme = scheme.to_ascii_lowercase();
+        // scheme://authority/endpoint or scheme:endpoint
+        let endpoint = match rest.strip_prefix("//") {
+            Some(rest) => match rest.find('/') {
+                Some(0) => rest,
+                _ => "",
+            },
+            None => rest,
+        };
+        let after_slash = || endpoint.strip_prefix('/').unwrap_or(endpoint);
+        match scheme.as_str() {
+            "unix" => {
+                ensure!(
+                    !endpoint.is_empty(),
+                    "the path after unix:// must be absolute"
+                );
+                Ok(Self::Unix(endpoint.into()))
+            }
+            "passthrough" if after_slash().starts_with("unix:") => Self::parse(after_slash()),
+            "passthrough" | "dns" if !after_slash().is_empty() => Ok(Self::host(after_slash())),
+            "passthrough" | "dns" => bail!("no host"),
+            _ => Ok(Self::host(text)),
+        }
+    }
+
+    /// A host without a port gets that of https, by gRPC's convention.
+    fn host(text: &str) -> Self {
+        let port = text.rsplit_once(':').map(|(_, port)| port);
+        Self::Tcp(match port {
+            Some(port) if !port.contains(']') => text.to_owned(),
+            _ => format!("{text}:443"),
+        })
+    }
+}
+
+/// The reason in the system's words, and what to check.
+fn why_not(path: &Path, error: &io::Error) -> String {
+    let reason = sys::reason(error);
+    match (error.kind(), fs::metadata(path)) {
+        // connect(2) says "refused" of any file
+        (io::ErrorKind::ConnectionRefused, Ok(file)) if !sys::is_socket(&file) => {
+            format!(
+                "{} is {}, not a socket",
+                path.display(),
+                sys::a_kind_of_file(file.file_type())
+            )
+        }
+        (io::ErrorKind::ConnectionRefused, _) => {
+            format!("{reason}: the driver does not listen yet, or has left its socket behind")
+        }
+        (io::ErrorKind::NotFound, _) => format!(
+            "{reason}: the driver has not made its socket yet, or its directory is not mounted here"
+        ),
+        (io::ErrorKind::PermissionDenied, _) => {
+            format!("{reason}: file modes or SELinux keep this process from the driver's socket")
+        }
+        _ => reason,
+    }
+}

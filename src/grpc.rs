@@ -1,0 +1,145 @@
+//! The client's end of a gRPC connection, and its lines in the log: to the CSI driver, and to a
+//! registration socket.
+
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::header::{HeaderValue, USER_AGENT};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tokio_util::io::InspectReader;
+use tonic::body::Body;
+use tonic::{Code, Request, Response, Status};
+use tracing::debug;
+
+/// How this program names itself; its own calls on a registration socket are told by it from the
+/// kubelet's.
+pub(crate) const OURSELVES: &str = concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION"));
+
+/// A connection over which an HTTP/2 server has been heard. It ends with its last clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Channel(http2::SendRequest<Body>);
+
+impl Channel {
+    /// Begins to speak HTTP/2 over the stream and waits for the server to answer.
+    pub(crate) async fn open<S>(stream: S, limit: Duration) -> Result<Self, NoServer>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (heard, greeting) = oneshot::channel();
+        let mut heard = Some(heard);
+        let stream = InspectReader::new(stream, move |bytes: &[u8]| {
+            if let Some(heard) = heard.take_if(|_| !bytes.is_empty()) {
+                let _ = heard.send(());
+            }
+        });
+        let (requests, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .map_err(|_| NoServer::Closed)?;
+        tokio::spawn(connection);
+        match timeout(limit, greeting).await {
+            Ok(Ok(())) => Ok(Self(requests)),
+            Ok(Err(_)) => Err(NoServer::Closed),
+            Err(_) => Err(NoServer::Silent(limit)),
+        }
+    }
+}
+
+impl tower::Service<http::Request<Body>> for Channel {
+    type Response = http::Response<Incoming>;
+    type Error = Status;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Status>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        let ourselves = HeaderValue::from_static(OURSELVES);
+        request.headers_mut().insert(USER_AGENT, ourselves);
+        let response = self.0.send_request(request);
+        Box::pin(async {
+            response
+                .await
+                .map_err(|e| Status::unavailable(with_causes(&e)))
+        })
+    }
+}
+
+/// Why there is no [`Channel`].
+#[derive(Debug)]
+pub(crate) enum NoServer {
+    /// A server greets its client with SETTINGS, and this one has not for so long.
+    Silent(Duration),
+    Closed,
+}
+
+impl fmt::Display for NoServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Silent(limit) => write!(f, "no HTTP/2 answer within {limit:?}"),
+            Self::Closed => f.write_str("the connection was closed without an HTTP/2 answer"),
+        }
+    }
+}
+
+/// The fields of a message that are not empty, sorted by their names in the protocol, with their
+/// values in JSON.
+pub(crate) type Fields = Vec<(&'static str, String)>;
+
+/// Makes a call within `limit` and logs it and its answer, which `fields` takes apart.
+pub(crate) async fn call<Q: Default, A, F>(
+    method: &str,
+    limit: Duration,
+    call: impl FnOnce(Request<Q>) -> F,
+    fields: fn(&A) -> Fields,
+) -> Result<A, Status>
+where
+    F: Future<Output = Result<Response<A>, Status>>,
+{
+    debug!(v = 5, method, request = "{}", "GRPC call");
+    let mut request = Request::new(Q::default());
+    request.set_timeout(limit);
+    let result = match timeout(limit, call(request)).await {
+        Ok(result) => result.map(Response::into_inner),
+        Err(_) => Err(Status::deadline_exceeded("context deadline exceeded")),
+    };
+    let fields = result.as_ref().map(fields).unwrap_or_default();
+    let fields = fields
+        .iter()
+        .map(|(name, value)| format!("\"{name}\":{value}"));
+    let response = format!("{{{}}}", fields.collect::<Vec<_>>().join(","));
+    let err = result.as_ref().err().map(in_words);
+    debug!(v = 5, response, err, "GRPC response");
+    result
+}
+
+/// A gRPC status as Go's library prints it.
+pub(crate) fn in_words(status: &Status) -> String {
+    let code = match status.code() {
+        Code::Cancelled => "Canceled".to_owned(),
+        code => format!("{code:?}"),
+    };
+    format!("rpc error: code = {code} desc = {}", status.message())
+}
+
+/// An error with its causes, without those that only repeat what was said.
+fn with_causes(error: &dyn Error) -> String {
+    let mut words = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let more = cause.to_string();
+        if !words.contains(&more) {
+            words = format!("{words}: {more}");
+        }
+        source = cause.source();
+    }
+    words
+}

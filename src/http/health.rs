@@ -1,0 +1,99 @@
+//! `/healthz`: whether the registration socket answers as this driver's.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::Instant;
+use tracing::{debug, error};
+
+use super::Context;
+use crate::grpc;
+use crate::registration::client;
+use crate::status::Registration;
+use crate::sys;
+
+/// What the client is told.
+pub(super) struct Failure {
+    pub(super) code: StatusCode,
+    pub(super) reason: String,
+}
+
+/// Asks over a new connection, as the kubelet would, within the time limit.
+pub(super) async fn check(context: &Context) -> Result<(), Failure> {
+    let registration = context.status.borrow().registration.clone();
+    let code = match registration {
+        None => Err(Fault::Absent),
+        Some(registration) => ask(&registration, context.timeout).await,
+    };
+    match code {
+        Ok(()) => {
+            debug!(v = 5, "Health check succeeded");
+            Ok(())
+        }
+        Err(Fault::Absent) => {
+            let reason = "registration socket does not exist";
+            error!("Health check failed, {reason}");
+            Err(Failure {
+                code: StatusCode::NOT_FOUND,
+                reason: reason.into(),
+            })
+        }
+        Err(Fault::Unhealthy(reason)) => {
+            error!(err = %reason, "Health check failed");
+            Err(Failure {
+                code: StatusCode::INTERNAL_SERVER_ERROR,
+                reason,
+            })
+        }
+    }
+}
+
+enum Fault {
+    /// There is no file at the path.
+    Absent,
+    Unhealthy(String),
+}
+
+async fn ask(registration: &Registration, limit: Duration) -> Result<(), Fault> {
+    let Registration { driver_name, path } = registration;
+    match fs::metadata(path) {
+        Ok(file) if sys::is_socket(&file) => {}
+        Ok(file) => {
+            let kind = sys::a_kind_of_file(file.file_type());
+            return Err(Fault::Unhealthy(format!("{path} is {kind}, not a socket")));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Fault::Absent),
+        Err(error) => {
+            let reason = sys::reason(&error).to_lowercase();
+            return Err(Fault::Unhealthy(format!(
+                "failed to stat the socket {path} with error: stat {path}: {reason}"
+            )));
+        }
+    }
+    let end = Instant::now() + limit;
+    let channel = client::connect(path, limit).await.map_err(|reason| {
+        Fault::Unhealthy(format!(
+            "error connecting to node-registrar socket {path}: {reason}"
+        ))
+    })?;
+    let left = end.saturating_duration_since(Instant::now());
+    debug!(
+        v = 4,
+        "Calling node registrar to check if it still responds"
+    );
+    let info = client::get_info(channel, left).await.map_err(|status| {
+        let status = grpc::in_words(&status);
+        Fault::Unhealthy(format!(
+            "error getting info from node-registrar socket: {status}"
+        ))
+    })?;
+    match info.name == *driver_name {
+        true => Ok(()),
+        false => Err(Fault::Unhealthy(format!(
+            "invalid driver name {}",
+            info.name
+        ))),
+    }
+}

@@ -1,0 +1,128 @@
+//! How far the registration has come: the one piece of state that more than one place reads.
+//!
+//! `driver`, `socket` and `registration` write what they see happen; the health service and the
+//! HTTP server read. It is published through a watch, so that a change can be waited for.
+
+use std::time::SystemTime;
+
+use tokio::sync::watch;
+
+/// Where reports go, and where the present state is read.
+pub(crate) type Publisher = watch::Sender<Status>;
+
+#[derive(Debug, Default)]
+pub(crate) struct Status {
+    /// Where the driver is looked for.
+    pub(crate) csi_address: String,
+    /// Once the driver's name is known.
+    pub(crate) registration: Option<Registration>,
+    /// What stands at the path of the registration socket.
+    pub(crate) place: Place,
+    /// What the kubelet has said about the present socket.
+    pub(crate) kubelet: Kubelet,
+    pub(crate) counts: Counts,
+    pub(crate) last_registration: Option<SystemTime>,
+}
+
+/// What is registered.
+#[derive(Debug, Clone)]
+pub(crate) struct Registration {
+    pub(crate) driver_name: String,
+    /// Of the registration socket.
+    pub(crate) path: String,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Nothing, or nothing yet.
+    #[default]
+    Empty,
+    Ours,
+    /// The socket of another process.
+    Foreign,
+    /// No socket, but this kind of file, a noun with its article.
+    Taken(&'static str),
+}
+
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) enum Kubelet {
+    #[default]
+    Silent,
+    /// GetInfo, but no status yet.
+    Called,
+    Confirmed,
+    /// With the kubelet's reason.
+    Refused(String),
+}
+
+/// Since the process started. The program's own calls do not count as the kubelet's.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Counts {
+    pub(crate) driver_ok: u64,
+    pub(crate) driver_unreachable: u64,
+    pub(crate) driver_error: u64,
+    pub(crate) socket_binds: u64,
+    pub(crate) get_info: u64,
+    pub(crate) registered: u64,
+    pub(crate) refused: u64,
+}
+
+impl Status {
+    /// The socket was bound: for the kubelet it is a new one.
+    pub(crate) fn bound(&mut self, driver_name: &str, path: &str) {
+        self.registration = Some(Registration {
+            driver_name: driver_name.into(),
+            path: path.into(),
+        });
+        self.place = Place::Ours;
+        self.kubelet = Kubelet::Silent;
+        self.counts.socket_binds += 1;
+    }
+
+    /// The kubelet has called GetInfo.
+    pub(crate) fn called(&mut self) {
+        self.counts.get_info += 1;
+        if self.kubelet == Kubelet::Silent {
+            self.kubelet = Kubelet::Called;
+        }
+    }
+
+    /// The kubelet has told what became of the registration.
+    pub(crate) fn notified(&mut self, outcome: Result<(), String>) {
+        match outcome {
+            Ok(()) => {
+                self.kubelet = Kubelet::Confirmed;
+                self.counts.registered += 1;
+                self.last_registration = Some(SystemTime::now());
+            }
+            Err(reason) => {
+                self.kubelet = Kubelet::Refused(reason);
+                self.counts.refused += 1;
+            }
+        }
+    }
+
+    /// Why the driver is not registered, in one line.
+    ///
+    /// # Errors
+    /// The reason is the error.
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        let Some(Registration { path, .. }) = &self.registration else {
+            return Err(format!(
+                "waiting for the CSI driver at {}",
+                self.csi_address
+            ));
+        };
+        match (self.place, &self.kubelet) {
+            (Place::Ours, Kubelet::Confirmed) => Ok(()),
+            (Place::Ours, Kubelet::Silent) => Err("the kubelet has not called yet".into()),
+            (Place::Ours, Kubelet::Called) => Err("the kubelet has called, no status yet".into()),
+            (Place::Ours, Kubelet::Refused(reason)) => Err(format!(
+                "the kubelet has refused the registration: {reason}"
+            )),
+            (Place::Empty, _) => Err("the registration socket is gone".into()),
+            (Place::Foreign, _) => Err(format!("another process's socket stands at {path}")),
+            (Place::Taken(kind), _) => Err(format!("{path} is {kind}, not a socket")),
+        }
+    }
+}
