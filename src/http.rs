@@ -76,7 +76,7 @@ pub(crate) async fn serve(server: Option<Server>, context: Context) -> anyhow::R
     let Some(Server { endpoint, listener }) = server else {
         let mut changes = context.status.subscribe();
         let _ = changes
-            .wait_for(|status| status.registration.is_some())
+            .wait_for(|status| status.counts.socket_binds > 0)
             .await;
         info!("Skipping HTTP server");
         return std::future::pending().await;

@@ -28,7 +28,7 @@ use tracing::{error, info, warn};
 use args::{Config, Parsed};
 use socket::{ListenError, Socket};
 use status::Publisher;
-use sys::{HeldSignals, Signals};
+use sys::{Hangups, HeldSignals};
 
 const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
 /// Go's exit status for flags that cannot be parsed.
@@ -100,7 +100,7 @@ async fn serve(
     signals: &HeldSignals,
     http: Option<http::Server>,
 ) -> anyhow::Result<()> {
-    let mut signals = Signals::listen(signals).context("Failed to handle signals")?;
+    let (mut signals, mut hangups) = signals.listen().context("Failed to handle signals")?;
     let status = Publisher::default();
     let answers = http::Context {
         status: status.clone(),
@@ -110,7 +110,7 @@ async fn serve(
     };
     let mut socket = None;
     let ended = tokio::select! {
-        Err(failed) = register(config, &status, &mut socket) => Err(failed),
+        Err(failed) = register(config, &status, &mut hangups, &mut socket) => Err(failed),
         Err(failed) = http::serve(http, answers) => Err(failed),
         () = signals.terminated() => Ok(()),
     };
@@ -121,6 +121,7 @@ async fn serve(
 async fn register(
     config: &Config,
     status: &Publisher,
+    hangups: &mut Hangups,
     socket: &mut Option<Socket>,
 ) -> anyhow::Result<Infallible> {
     let (address, endpoint) = (&config.csi_address, &config.kubelet_registration_path);
@@ -129,8 +130,9 @@ async fn register(
     socket::check_kubelets_view(endpoint, &driver_name);
     let path = socket::path(&config.plugin_registration_path, &driver_name)
         .context("The CSI driver's name cannot be registered")?;
-    let socket = socket.insert(Socket::bind(path, &driver_name, status)?);
-    let reason = registration::serve(socket.listener(), &driver_name, endpoint, status).await;
+    status.send_modify(|status| status.named(&driver_name, &path));
+    let socket = socket.insert(Socket::bind(path, status)?);
+    let reason = registration::serve(socket, &driver_name, endpoint, hangups, status).await;
     Err(anyhow!(reason)
         .context("Registration process failed with error, restarting registration container"))
 }

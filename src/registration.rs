@@ -13,12 +13,12 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::body::Body;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status};
 use tower::Service as _;
-use tracing::{debug, error, info};
+use tracing::{debug, error, info, warn};
 
 use crate::authority::Admit;
 use crate::grpc;
@@ -30,8 +30,9 @@ use crate::proto::pluginregistration::registration_server::{Registration, Regist
 use crate::proto::pluginregistration::{
     InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
 };
-use crate::status::{Kubelet, Publisher};
-use crate::sys::{UnixListener, UnixStream};
+use crate::socket::Socket;
+use crate::status::{self, Kubelet, Publisher};
+use crate::sys::{Hangups, UnixStream};
 
 /// The name of the service that the kubelet calls, on the wire.
 pub(crate) const SERVICE: &str = "pluginregistration.Registration";
@@ -47,6 +48,19 @@ const SUPPORTED_VERSION: &str = "1.0.0";
 /// Header lists of up to 16 KiB are accepted; h2 refuses one of exactly its limit, and the
 /// authority may have grown by a few bytes on the way to it.
 const MAX_HEADER_LIST: u32 = 16 * 1024 + 64;
+/// A registration is two calls, one after the other, on one connection.
+const MAX_CONNECTIONS: usize = 128;
+const MAX_STREAMS: u32 = 32;
+const MAX_AGE: Duration = Duration::from_secs(600);
+/// How long the kubelet may keep silent about a new socket.
+const PATIENCE: [Duration; 4] = [
+    Duration::from_secs(30),
+    Duration::from_secs(60),
+    Duration::from_secs(120),
+    Duration::from_secs(300),
+];
+const UNHEARD: &str = "the registry directory has to be plugins_registry below the kubelet's \
+    --root-dir, mounted from the host; the kubelet has to run, and to have inotify watches left";
 /// How long answers that are on their way may take once the kubelet has refused.
 const GRACE: Duration = Duration::from_secs(1);
 /// The pause after a connection could not be accepted, as when descriptors have run out.
@@ -55,29 +69,50 @@ const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 /// Serves until the kubelet refuses the driver, and returns the kubelet's reason. The refusing
 /// call has been answered by then.
 pub(crate) async fn serve(
-    listener: &UnixListener,
+    socket: &mut Socket,
     driver_name: &str,
     endpoint: &str,
+    hangups: &mut Hangups,
     status: &Publisher,
 ) -> String {
-    let plugin = Plugin {
-        info: PluginInfo {
-            r#type: PLUGIN_TYPE.into(),
-            name: driver_name.into(),
-            endpoint: endpoint.into(),
-            supported_versions: vec![SUPPORTED_VERSION.into()],
-        },
-        status: status.clone(),
+    let info = PluginInfo {
+        r#type: PLUGIN_TYPE.into(),
+        name: driver_name.into(),
+        endpoint: endpoint.into(),
+        supported_versions: vec![SUPPORTED_VERSION.into()],
     };
-    let mut changes = status.subscribe();
+    let mut kubelet = Listening {
+        changes: status.subscribe(),
+        unheard: 0,
+    };
     let (stop, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
     let reason = loop {
+        let room = connections.len() < MAX_CONNECTIONS;
         tokio::select! {
-            reason = refusal(&mut changes) => break reason,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(connection(stream, plugin.clone(), stopped.clone()));
+            turn = kubelet.next() => match turn {
+                Turn::Refused(reason) => break reason,
+                Turn::Unheard(time) => {
+                    warn!(
+                        time = ?time, check = UNHEARD,
+                        "The kubelet has not called, offering the registration socket again"
+                    );
+                    socket.offer_again();
+                }
+            },
+            () = hangups.next() => {
+                info!("SIGHUP, offering the registration socket again");
+                socket.offer_again();
+            }
+            () = socket.disturbed() => socket.look(),
+            accepted = socket.accept(), if room => match accepted {
+                Ok(stream) => {
+                    let plugin = Plugin {
+                        info: info.clone(),
+                        bind: status.borrow().counts.socket_binds,
+                        status: status.clone(),
+                    };
+                    connections.spawn(connection(stream, plugin, stopped.clone()));
                 }
                 Err(error) => {
                     error!(err = %error, "Failed to accept a connection to the registration socket");
@@ -92,33 +127,61 @@ pub(crate) async fn serve(
     reason
 }
 
-async fn refusal(changes: &mut watch::Receiver<crate::status::Status>) -> String {
-    loop {
-        if let Kubelet::Refused(reason) = &changes.borrow_and_update().kubelet {
-            return reason.clone();
+/// What the kubelet's silence or words lead to.
+enum Turn {
+    Refused(String),
+    /// It has not called for so long.
+    Unheard(Duration),
+}
+
+struct Listening {
+    changes: watch::Receiver<status::Status>,
+    /// How often the socket was offered again in vain.
+    unheard: usize,
+}
+
+impl Listening {
+    async fn next(&mut self) -> Turn {
+        loop {
+            let since = {
+                let status = self.changes.borrow_and_update();
+                if let Kubelet::Refused(reason) = &status.kubelet {
+                    return Turn::Refused(reason.clone());
+                }
+                if status.kubelet != Kubelet::Silent {
+                    self.unheard = 0;
+                }
+                status.unheard_since()
+            };
+            let patience = PATIENCE[self.unheard.min(PATIENCE.len() - 1)];
+            let end = since.map(|since| since + patience);
+            tokio::select! {
+                _ = self.changes.changed() => {}
+                () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() => {
+                    self.unheard += 1;
+                    return Turn::Unheard(patience);
+                }
+            }
         }
-        changes
-            .changed()
-            .await
-            .expect("the publisher outlives the server");
     }
 }
 
-/// One client, until it leaves; from `stopped` on only to the end of the calls under way.
+/// One client, until it leaves, is too old or `stopped`; then only to the end of its calls.
 async fn connection(stream: UnixStream, plugin: Plugin, mut stopped: watch::Receiver<()>) {
     let service = service_fn(move |request| answer(plugin.clone(), request));
     let connection = http2::Builder::new(TokioExecutor::new())
         .max_header_list_size(MAX_HEADER_LIST)
+        .max_concurrent_streams(MAX_STREAMS)
         .serve_connection(TokioIo::new(Admit::new(stream)), service);
     let mut connection = pin!(connection);
     // An error is the client's way to leave: the kubelet closes without waiting for our last word.
-    let _ = tokio::select! {
-        ended = connection.as_mut() => ended,
-        _ = stopped.changed() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        _ = stopped.changed() => {}
+        () = sleep(MAX_AGE) => {}
     };
+    connection.as_mut().graceful_shutdown();
+    let _ = timeout(GRACE, connection).await;
 }
 
 /// The answer of gRPC servers in Go, which the kubelet's are, where tonic's differs.
@@ -162,6 +225,8 @@ fn with_gos_code(response: http::Response<Body>) -> http::Response<Body> {
 #[derive(Debug, Clone)]
 struct Plugin {
     info: PluginInfo,
+    /// Of which bind the socket is that the client came over.
+    bind: u64,
     status: Publisher,
 }
 
@@ -174,7 +239,7 @@ impl Registration for Plugin {
         debug!(v = 4, request = "", "Received GetInfo call");
         let caller = request.metadata().get("user-agent");
         if caller.is_none_or(|caller| caller != grpc::OURSELVES) {
-            self.status.send_modify(|status| status.called());
+            self.status.send_modify(|status| status.called(self.bind));
         }
         Ok(Response::new(self.info.clone()))
     }
@@ -189,7 +254,8 @@ impl Registration for Plugin {
             true => Ok(()),
             false => Err(notice.error),
         };
-        self.status.send_modify(|status| status.notified(outcome));
+        self.status
+            .send_modify(|status| status.notified(self.bind, outcome));
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }

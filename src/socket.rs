@@ -1,20 +1,29 @@
-//! The registration socket as a value: made where the kubelet looks for it, removed only while it
-//! is ours.
+//! The registration socket as a value: made where the kubelet looks for it, made again when it is
+//! lost, and removed only while it is ours.
+//!
+//! The path is watched, not polled: a change in the directory, or at most one timer, leads to a
+//! look at what stands there, and only the outcome of such a look changes anything.
 
 use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use crate::status::Publisher;
-use crate::sys::{self, Identity, UnixListener};
+use crate::status::{Place, Publisher};
+use crate::sys::{self, DirectoryWatch, Identity, UnixListener, UnixStream};
 
 /// Instances that start at the same moment replace each other's sockets; one that finds the path
 /// taken this often finds something that it may not remove.
 const ATTEMPTS: usize = 10;
+/// How long a path stays empty before it counts as lost: who replaces a socket removes it first.
+const SETTLE: Duration = Duration::from_millis(250);
+/// The time between looks where nothing tells of changes, and between attempts to bind.
+const SLOW: Duration = Duration::from_secs(1);
 
 /// A listening registration socket.
 #[derive(Debug)]
@@ -22,6 +31,13 @@ pub(crate) struct Socket {
     path: PathBuf,
     listener: UnixListener,
     identity: Identity,
+    /// Missing where the directory is, or cannot be watched.
+    watch: Option<DirectoryWatch>,
+    /// When to look at the path without being told.
+    look_at: Option<Instant>,
+    /// It has been said that the socket cannot be made again.
+    said: bool,
+    status: Publisher,
 }
 
 /// The path of the registration socket, by the kubelet's convention `<driver name>-reg.sock`.
@@ -56,51 +72,167 @@ pub(crate) fn check_kubelets_view(endpoint: &str, driver_name: &str) {
 impl Socket {
     /// Listens at the path. A socket that stands there already, dead or alive, is replaced; it is
     /// an earlier instance's. A file of any other type is an error.
-    pub(crate) fn bind(
-        path: String,
-        driver_name: &str,
-        status: &Publisher,
-    ) -> anyhow::Result<Self> {
-        let at = Path::new(&path);
-        make_room(at).context("Failed to clean up the registration socket")?;
+    pub(crate) fn bind(path: String, status: &Publisher) -> anyhow::Result<Self> {
+        let at = PathBuf::from(&path);
+        let watch = DirectoryWatch::new(directory(&at)).ok();
+        make_room(&at).context("Failed to clean up the registration socket")?;
         info!(socketPath = %path, "Starting Registration Server");
         let mut attempt = 1;
-        let listener = loop {
-            match sys::listen_privately(at) {
+        let (listener, identity) = loop {
+            match publish(&at) {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempt < ATTEMPTS => {
-                    make_room(at).context("Failed to clean up the registration socket")?;
+                    make_room(&at).context("Failed to clean up the registration socket")?;
                     attempt += 1;
                 }
                 Err(source) => {
                     return Err(ListenError { path, source }).context("Failed to listen on socket");
                 }
-                Ok(listener) => break listener,
+                Ok(published) => break published,
             }
         };
-        let identity = Identity::of(at).with_context(|| format!("stat {path}"))?;
         info!(socketPath = %path, "Registration Server started");
-        status.send_modify(|status| status.bound(driver_name, &path));
+        status.send_modify(|status| status.bound());
         Ok(Self {
-            identity,
+            look_at: watch.is_none().then(|| Instant::now() + SLOW),
+            path: at,
             listener,
-            path: path.into(),
+            identity,
+            watch,
+            said: false,
+            status: status.clone(),
         })
     }
 
-    /// What the kubelet connects to.
-    pub(crate) fn listener(&self) -> &UnixListener {
-        &self.listener
+    /// The next client.
+    pub(crate) async fn accept(&self) -> io::Result<UnixStream> {
+        self.listener.accept().await.map(|(stream, _)| stream)
+    }
+
+    /// Completes when it is time to [`look`](Self::look).
+    pub(crate) async fn disturbed(&self) {
+        let changed = async {
+            match &self.watch {
+                Some(watch) => watch.changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = changed => {}
+            () = sleep_until(self.look_at.unwrap_or_else(Instant::now)), if self.look_at.is_some() => {}
+        }
+    }
+
+    /// Looks at what stands at the path and makes the socket again if nothing does.
+    pub(crate) fn look(&mut self) {
+        // First the watch, so that no change falls between it and the look.
+        let directory = directory(&self.path);
+        if self
+            .watch
+            .as_ref()
+            .is_none_or(|watch| !watch.is_of(directory))
+        {
+            self.watch = DirectoryWatch::new(directory).ok();
+        }
+        let now = Instant::now();
+        let due = self.look_at.take_if(|at| *at <= now).is_some();
+        let before = self.status.borrow().place;
+        let place = self.place();
+        self.status.send_if_modified(|status| status.stands(place));
+        let path = self.path.display();
+        match place {
+            Place::Empty if before == Place::Empty && due => self.bind_again(),
+            Place::Empty => {
+                self.look_at.get_or_insert(now + SETTLE);
+            }
+            _ if place == before => {}
+            Place::Ours => info!(socketPath = %path, "The registration socket is back"),
+            Place::Foreign => warn!(
+                socketPath = %path,
+                "Another process's socket stands in place of the registration socket, waiting for it to go"
+            ),
+            Place::Taken(kind) => warn!(
+                socketPath = %path, file = kind,
+                "A file stands in place of the registration socket, waiting for it to go"
+            ),
+        }
+        if self.watch.is_none() {
+            self.look_at.get_or_insert(now + SLOW);
+        }
+    }
+
+    /// Makes the kubelet see a new socket, unless the path is not ours.
+    pub(crate) fn offer_again(&mut self) {
+        if self.place() == Place::Ours && fs::remove_file(&self.path).is_ok() {
+            self.bind_again();
+        }
+    }
+
+    fn bind_again(&mut self) {
+        let path = self.path.display();
+        match publish(&self.path) {
+            Ok((listener, identity)) => {
+                warn!(socketPath = %path, "Listening on a new registration socket");
+                (self.listener, self.identity) = (listener, identity);
+                self.said = false;
+                self.status.send_modify(|status| status.bound());
+            }
+            Err(error) => {
+                // Whoever was faster is seen at the next look.
+                if !self.said && error.kind() != io::ErrorKind::AddrInUse {
+                    let reason = sys::reason(&error);
+                    warn!(err = %reason, socketPath = %path, "The registration socket is gone and cannot be made again yet");
+                    self.said = true;
+                }
+                self.look_at = Some(Instant::now() + SLOW);
+            }
+        }
+    }
+
+    fn place(&self) -> Place {
+        if Identity::of(&self.path).is_ok_and(|identity| identity == self.identity) {
+            return Place::Ours;
+        }
+        match fs::metadata(&self.path).or_else(|_| fs::symlink_metadata(&self.path)) {
+            Err(_) => Place::Empty,
+            Ok(file) if sys::is_socket(&file) => Place::Foreign,
+            Ok(file) => Place::Taken(sys::a_kind_of_file(file.file_type())),
+        }
     }
 
     /// Removes the file from the registry directory unless another one has taken its place.
     pub(crate) fn remove(self) -> anyhow::Result<()> {
-        match Identity::of(&self.path) {
-            Ok(identity) if identity == self.identity => fs::remove_file(&self.path)
+        match self.place() {
+            Place::Ours => fs::remove_file(&self.path)
                 .map_err(|error| describe("remove", &self.path, &error))
                 .context("Failed to remove socket with error"),
             _ => Ok(()),
         }
     }
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().unwrap_or(path)
+}
+
+/// Listens under a hidden name, which kubelets pass over, then links the socket to its own: who
+/// finds it there can connect at once, it has never stood in another's place, and its identity is
+/// known for sure. A path that is taken is [`io::ErrorKind::AddrInUse`], as from bind(2).
+fn publish(path: &Path) -> io::Result<(UnixListener, Identity)> {
+    let clock = std::time::UNIX_EPOCH
+        .elapsed()
+        .unwrap_or_default()
+        .subsec_nanos();
+    let hidden = directory(path).join(format!(".{:08x}", clock ^ std::process::id()));
+    let listener = sys::listen_privately(&hidden)?;
+    let published = Identity::of(&hidden).and_then(|identity| {
+        fs::hard_link(&hidden, path)?;
+        Ok((listener, identity))
+    });
+    fs::remove_file(&hidden)?;
+    published.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => io::ErrorKind::AddrInUse.into(),
+        _ => error,
+    })
 }
 
 /// Removes a socket that stands at the path; refuses to remove anything else.

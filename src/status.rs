@@ -3,9 +3,11 @@
 //! `driver`, `socket` and `registration` write what they see happen; the health service and the
 //! HTTP server read. It is published through a watch, so that a change can be waited for.
 
+use std::mem;
 use std::time::SystemTime;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Where reports go, and where the present state is read.
 pub(crate) type Publisher = watch::Sender<Status>;
@@ -22,6 +24,8 @@ pub(crate) struct Status {
     pub(crate) kubelet: Kubelet,
     pub(crate) counts: Counts,
     pub(crate) last_registration: Option<SystemTime>,
+    /// When the present socket was bound.
+    offered: Option<Instant>,
 }
 
 /// What is registered.
@@ -68,30 +72,48 @@ pub(crate) struct Counts {
 }
 
 impl Status {
-    /// The socket was bound: for the kubelet it is a new one.
-    pub(crate) fn bound(&mut self, driver_name: &str, path: &str) {
+    /// The driver has told its name, and the registration socket will be at the path.
+    pub(crate) fn named(&mut self, driver_name: &str, path: &str) {
         self.registration = Some(Registration {
             driver_name: driver_name.into(),
             path: path.into(),
         });
+    }
+
+    /// The socket was bound: for the kubelet it is a new one.
+    pub(crate) fn bound(&mut self) {
         self.place = Place::Ours;
         self.kubelet = Kubelet::Silent;
         self.counts.socket_binds += 1;
+        self.offered = Some(Instant::now());
     }
 
-    /// The kubelet has called GetInfo.
-    pub(crate) fn called(&mut self) {
+    /// What stands at the path of the socket. Tells whether that is news.
+    pub(crate) fn stands(&mut self, place: Place) -> bool {
+        mem::replace(&mut self.place, place) != place
+    }
+
+    /// Since when the present socket waits for the kubelet's first call.
+    pub(crate) fn unheard_since(&self) -> Option<Instant> {
+        let waits = self.place == Place::Ours && self.kubelet == Kubelet::Silent;
+        self.offered.filter(|_| waits)
+    }
+
+    /// The kubelet has called GetInfo on the socket of this bind.
+    pub(crate) fn called(&mut self, bind: u64) {
         self.counts.get_info += 1;
-        if self.kubelet == Kubelet::Silent {
+        if self.kubelet == Kubelet::Silent && bind == self.counts.socket_binds {
             self.kubelet = Kubelet::Called;
         }
     }
 
-    /// The kubelet has told what became of the registration.
-    pub(crate) fn notified(&mut self, outcome: Result<(), String>) {
+    /// The kubelet has told on the socket of this bind what became of the registration.
+    pub(crate) fn notified(&mut self, bind: u64, outcome: Result<(), String>) {
         match outcome {
             Ok(()) => {
-                self.kubelet = Kubelet::Confirmed;
+                if bind == self.counts.socket_binds {
+                    self.kubelet = Kubelet::Confirmed;
+                }
                 self.counts.registered += 1;
                 self.last_registration = Some(SystemTime::now());
             }

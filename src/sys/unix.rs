@@ -1,16 +1,19 @@
 //! Unix: signals, sockets by path, errno in words.
 
 use std::fs::{self, FileType, Metadata};
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::io;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, absolute};
 use std::task::Poll;
 
 use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, fchmod};
 use tokio::net::UnixSocket;
+use tokio::net::unix::pipe;
 pub(crate) use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{self, SignalKind};
 
@@ -20,7 +23,7 @@ pub(crate) const SOCKET_PATH_MAX: usize = 107;
 /// Connections that the kernel holds ready before they are accepted.
 const BACKLOG: u32 = 128;
 
-/// The signals that ask the process to end, held back until [`Signals::listen`].
+/// SIGTERM, SIGINT and SIGHUP, held back until [`HeldSignals::listen`].
 ///
 /// PID 1 of a container is not sent a signal that has its default action, but it is sent one that
 /// it blocks: nothing is lost before the handlers stand.
@@ -35,9 +38,11 @@ impl HeldSignals {
         let meaningless = [Signal::SIGALRM, Signal::SIGUSR1, Signal::SIGUSR2];
         SigSet::from_iter(meaningless).thread_block()?;
         let mut held = SigSet::from(Signal::SIGTERM);
-        if !ignored(Signal::SIGINT) {
-            held.add(Signal::SIGINT);
-        }
+        held.extend(
+            [Signal::SIGINT, Signal::SIGHUP]
+                .into_iter()
+                .filter(|it| !ignored(*it)),
+        );
         held.thread_block()?;
         Ok(Self(held))
     }
@@ -47,17 +52,36 @@ impl HeldSignals {
 #[derive(Debug)]
 pub(crate) struct Signals(Vec<unix::Signal>);
 
-impl Signals {
-    /// To be called in the runtime.
-    pub(crate) fn listen(HeldSignals(held): &HeldSignals) -> io::Result<Self> {
-        let handlers = held
-            .iter()
-            .map(|signal| unix::signal(SignalKind::from_raw(signal as i32)))
-            .collect::<io::Result<_>>()?;
-        held.thread_unblock()?;
-        Ok(Self(handlers))
-    }
+/// SIGHUP.
+#[derive(Debug)]
+pub(crate) struct Hangups(Option<unix::Signal>);
 
+impl HeldSignals {
+    /// Handles the signals from now on. To be called in the runtime.
+    pub(crate) fn listen(&self) -> io::Result<(Signals, Hangups)> {
+        let handle = |signal| unix::signal(SignalKind::from_raw(signal as i32));
+        let ends = self.0.iter().filter(|signal| *signal != Signal::SIGHUP);
+        let ends = ends.map(handle).collect::<io::Result<_>>()?;
+        let hangup = self
+            .0
+            .contains(Signal::SIGHUP)
+            .then(|| handle(Signal::SIGHUP));
+        let hangup = hangup.transpose()?;
+        self.0.thread_unblock()?;
+        Ok((Signals(ends), Hangups(hangup)))
+    }
+}
+
+impl Hangups {
+    pub(crate) async fn next(&mut self) {
+        match &mut self.0 {
+            Some(hangup) => hangup.recv().await.unwrap_or_default(),
+            None => pending().await,
+        }
+    }
+}
+
+impl Signals {
     /// Completes at the first of them.
     pub(crate) async fn terminated(&mut self) {
         poll_fn(|cx| {
@@ -114,6 +138,57 @@ impl Identity {
             device: file.dev(),
             inode: file.ino(),
         })
+    }
+}
+
+/// Tells that something has changed in a directory, or with it.
+#[derive(Debug)]
+pub(crate) struct DirectoryWatch {
+    directory: Identity,
+    events: pipe::Receiver,
+}
+
+impl DirectoryWatch {
+    /// # Errors
+    /// The directory is missing, its path leads over symbolic links, whose changes would not be
+    /// told, or the system has no watch to spare.
+    pub(crate) fn new(directory: &Path) -> io::Result<Self> {
+        if fs::canonicalize(directory)?
+            .components()
+            .ne(absolute(directory)?.components())
+        {
+            return Err(io::ErrorKind::InvalidFilename.into());
+        }
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let changes = AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_MOVE
+            | AddWatchFlags::IN_DELETE_SELF
+            | AddWatchFlags::IN_MOVE_SELF;
+        inotify.add_watch(directory, changes | AddWatchFlags::IN_ONLYDIR)?;
+        // It is read like a pipe.
+        let events = inotify.as_fd().try_clone_to_owned()?;
+        Ok(Self {
+            directory: Identity::of(directory)?,
+            events: pipe::Receiver::from_owned_fd_unchecked(events)?,
+        })
+    }
+
+    /// Completes at the next change. What changed is not told: look.
+    pub(crate) async fn changed(&self) {
+        // At least one event with the longest name.
+        let mut events = [0; 1024];
+        while self.events.readable().await.is_ok() {
+            match self.events.try_read(&mut events) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Whether it is this directory, not one that has stood there before, that is watched.
+    pub(crate) fn is_of(&self, directory: &Path) -> bool {
+        Identity::of(directory).is_ok_and(|identity| identity == self.directory)
     }
 }
 
