@@ -2,6 +2,7 @@
 
 mod address;
 
+use std::future::pending;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, ensure};
@@ -20,41 +21,17 @@ use address::Address;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const REPORT_EVERY: Duration = Duration::from_secs(10);
+/// How long a driver that comes back is left alone to start.
+const SETTLE: Duration = Duration::from_secs(1);
 
-/// Waits for the driver, asks for its name and checks that the name can be registered.
-///
-/// `call` bounds one call, `startup` all of it; None is without limit. The connection is closed
-/// again: nothing else is ever asked.
-///
-/// # Errors
-/// The address or the name cannot be used, the driver gave a final error, or the time is over;
-/// the outermost context is the message for the log.
-pub(crate) async fn discover(
-    address: &str,
-    call: Duration,
-    startup: Option<Duration>,
-    status: &Publisher,
-) -> anyhow::Result<String> {
-    debug!(v = 1, csiAddress = %address, "Attempting to open a gRPC connection");
-    let address = Address::parse(address).context("Error connecting to CSI driver")?;
-    status.send_modify(|status| status.csi_address = address.to_string());
-    debug!(v = 5, address = %address, "Connecting");
-    let mut wait = Wait::default();
-    let asked = ask(&address, call, &mut wait, status);
-    let name = match startup {
-        None => asked.await,
-        Some(limit) => match timeout(limit, asked).await {
-            Ok(result) => result,
-            Err(_) => Err(anyhow!("{} (waited {limit:?})", wait.reason)),
-        },
-    }
-    .context(match wait.reached {
-        true => "Error retreiving CSI driver name",
-        false => "Error connecting to CSI driver",
-    })?;
-    debug!(v = 2, csiDriverName = %name, "CSI driver name");
-    check_name(&name).context("The CSI driver's name cannot be registered")?;
-    Ok(name)
+/// A CSI driver, by where it listens. No connection to it is kept: it would serve no call, and
+/// tells nothing that the driver's socket does not.
+#[derive(Debug)]
+pub(crate) struct Driver<'a> {
+    address: Address,
+    /// The bound of one call.
+    limit: Duration,
+    status: &'a Publisher,
 }
 
 /// How far the wait for the driver has come, should it have to be given up.
@@ -65,66 +42,137 @@ struct Wait {
     reason: String,
 }
 
-/// Calls GetPluginInfo until the driver has answered it.
-async fn ask(
-    address: &Address,
-    limit: Duration,
-    wait: &mut Wait,
-    status: &Publisher,
-) -> anyhow::Result<String> {
-    let mut pause = FIRST_PAUSE;
-    let mut attempt = 0;
-    loop {
-        let channel = reach(address, wait, status).await;
-        wait.reached = true;
-        wait.reason = "GetPluginInfo is not answered".into();
-        attempt += 1;
-        debug!(v = 1, "Calling CSI driver to discover driver name");
-        let failed = match get_plugin_info(channel, address, limit).await {
-            Ok(info) => {
-                ensure!(!info.name.is_empty(), "driver name is empty");
-                status.send_modify(|status| status.counts.driver_ok += 1);
-                return Ok(info.name);
-            }
-            Err(failed) => failed,
+impl<'a> Driver<'a> {
+    /// # Errors
+    /// The address cannot be one.
+    pub(crate) fn at(
+        address: &str,
+        limit: Duration,
+        status: &'a Publisher,
+    ) -> anyhow::Result<Self> {
+        let address = Address::parse(address).context("Error connecting to CSI driver")?;
+        status.send_modify(|status| status.csi_address = address.to_string());
+        Ok(Self {
+            address,
+            limit,
+            status,
+        })
+    }
+
+    /// Waits for the driver, asks for its name and checks that the name can be registered. All of
+    /// it is bounded by `startup`; None is without limit.
+    ///
+    /// # Errors
+    /// The driver gave a final error or an unusable name, or the time is over; the outermost
+    /// context is the message for the log.
+    pub(crate) async fn discover(&self, startup: Option<Duration>) -> anyhow::Result<String> {
+        let mut wait = Wait::default();
+        let asked = self.ask(&mut wait);
+        let name = match startup {
+            None => asked.await,
+            Some(limit) => match timeout(limit, asked).await {
+                Ok(result) => result,
+                Err(_) => Err(anyhow!("{} (waited {limit:?})", wait.reason)),
+            },
+        }
+        .context(match wait.reached {
+            true => "Error retreiving CSI driver name",
+            false => "Error connecting to CSI driver",
+        })?;
+        check_name(&name).context("The CSI driver's name cannot be registered")?;
+        Ok(name)
+    }
+
+    /// Completes when the driver has made its socket anew and has another name, which it returns.
+    /// Where its directory cannot be watched, that is never noticed.
+    pub(crate) async fn renamed(&self, name: &str) -> String {
+        let mut asked = self.address.made();
+        let Some(watch) = self.address.watch() else {
+            return pending().await;
         };
-        status.send_modify(|status| status.counts.driver_error += 1);
-        wait.reason = grpc::in_words(&failed);
-        ensure!(may_pass(failed.code()), "{}", wait.reason);
-        warn!(err = %wait.reason, attempt, "Error retrieving CSI driver name, retrying");
-        sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    }
-}
-
-/// Connects until a server answers in HTTP/2.
-async fn reach(address: &Address, wait: &mut Wait, status: &Publisher) -> Channel {
-    let mut report = Instant::now() + REPORT_EVERY;
-    let mut pause = FIRST_PAUSE;
-    loop {
-        match address.connect().await {
-            Ok(channel) => return channel,
-            Err(reason) => wait.reason = reason,
+        loop {
+            watch.changed().await;
+            if matches!(self.address.made(), made if made.is_none() || made == asked) {
+                continue;
+            }
+            sleep(SETTLE).await;
+            asked = self.address.made();
+            match self.discover(None).await {
+                Ok(new) if new != name => return new,
+                Ok(_) => {}
+                Err(error) => {
+                    warn!(
+                        err = format!("{error:#}"),
+                        "The CSI driver has come back, but not with a name"
+                    );
+                }
+            }
         }
-        status.send_modify(|status| status.counts.driver_unreachable += 1);
-        if Instant::now() >= report {
-            info!(address = %address, err = %wait.reason, "Still connecting");
-            report += REPORT_EVERY;
-        }
-        sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
-}
 
-async fn get_plugin_info(
-    channel: Channel,
-    address: &Address,
-    limit: Duration,
-) -> Result<GetPluginInfoResponse, Status> {
-    let mut client = IdentityClient::with_origin(channel, address.origin());
-    let method = "/csi.v1.Identity/GetPluginInfo";
-    let call = async |request| client.get_plugin_info(request).await;
-    grpc::call(method, limit, call, fields).await
+    /// Calls GetPluginInfo until the driver has answered it.
+    async fn ask(&self, wait: &mut Wait) -> anyhow::Result<String> {
+        let mut pause = FIRST_PAUSE;
+        let mut attempt = 0;
+        loop {
+            let channel = self.reach(wait).await;
+            wait.reached = true;
+            wait.reason = "GetPluginInfo is not answered".into();
+            attempt += 1;
+            debug!(v = 1, "Calling CSI driver to discover driver name");
+            let failed = match self.get_plugin_info(channel).await {
+                Ok(info) => {
+                    ensure!(!info.name.is_empty(), "driver name is empty");
+                    self.status
+                        .send_modify(|status| status.counts.driver_ok += 1);
+                    debug!(v = 2, csiDriverName = %info.name, "CSI driver name");
+                    return Ok(info.name);
+                }
+                Err(failed) => failed,
+            };
+            self.status
+                .send_modify(|status| status.counts.driver_error += 1);
+            wait.reason = grpc::in_words(&failed);
+            ensure!(may_pass(failed.code()), "{}", wait.reason);
+            warn!(err = %wait.reason, attempt, "Error retrieving CSI driver name, retrying");
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Connects until a server answers in HTTP/2.
+    async fn reach(&self, wait: &mut Wait) -> Channel {
+        let address = &self.address;
+        debug!(
+            v = 1,
+            csiAddress = address.given(),
+            "Attempting to open a gRPC connection"
+        );
+        debug!(v = 5, address = %address, "Connecting");
+        let mut report = Instant::now() + REPORT_EVERY;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match address.connect().await {
+                Ok(channel) => return channel,
+                Err(reason) => wait.reason = reason,
+            }
+            self.status
+                .send_modify(|status| status.counts.driver_unreachable += 1);
+            if Instant::now() >= report {
+                info!(address = %address, err = %wait.reason, "Still connecting");
+                report += REPORT_EVERY;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn get_plugin_info(&self, channel: Channel) -> Result<GetPluginInfoResponse, Status> {
+        let mut client = IdentityClient::with_origin(channel, self.address.origin());
+        let method = "/csi.v1.Identity/GetPluginInfo";
+        let call = async |request| client.get_plugin_info(request).await;
+        grpc::call(method, self.limit, call, fields).await
+    }
 }
 
 /// Whether a later attempt may do better, by the meaning that gRPC gives to the code.

@@ -26,6 +26,7 @@ use anyhow::{Context as _, anyhow, ensure};
 use tracing::{error, info, warn};
 
 use args::{Config, Parsed};
+use driver::Driver;
 use socket::{ListenError, Socket};
 use status::Publisher;
 use sys::{Hangups, HeldSignals};
@@ -124,17 +125,27 @@ async fn register(
     hangups: &mut Hangups,
     socket: &mut Option<Socket>,
 ) -> anyhow::Result<Infallible> {
-    let (address, endpoint) = (&config.csi_address, &config.kubelet_registration_path);
-    let driver_name =
-        driver::discover(address, config.timeout, config.startup_timeout, status).await?;
-    socket::check_kubelets_view(endpoint, &driver_name);
-    let path = socket::path(&config.plugin_registration_path, &driver_name)
-        .context("The CSI driver's name cannot be registered")?;
-    status.send_modify(|status| status.named(&driver_name, &path));
-    let socket = socket.insert(Socket::bind(path, status)?);
-    let reason = registration::serve(socket, &driver_name, endpoint, hangups, status).await;
-    Err(anyhow!(reason)
-        .context("Registration process failed with error, restarting registration container"))
+    let endpoint = &config.kubelet_registration_path;
+    let driver = Driver::at(&config.csi_address, config.timeout, status)?;
+    let mut name = driver.discover(config.startup_timeout).await?;
+    loop {
+        socket::check_kubelets_view(endpoint, &name);
+        let path = socket::path(&config.plugin_registration_path, &name)
+            .context("The CSI driver's name cannot be registered")?;
+        status.send_modify(|status| status.named(&name, &path));
+        let bound = socket.insert(Socket::bind(path, status)?);
+        let renamed = tokio::select! {
+            reason = registration::serve(bound, &name, endpoint, hangups, status) => {
+                return Err(anyhow!(reason).context(
+                    "Registration process failed with error, restarting registration container",
+                ));
+            }
+            renamed = driver.renamed(&name) => renamed,
+        };
+        warn!(was = %name, is = %renamed, "The CSI driver has come back under another name");
+        socket.take().map_or(Ok(()), Socket::remove)?;
+        name = renamed;
+    }
 }
 
 /// One line for each kind of flag that is accepted and changes nothing.

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tracing::error;
 
 use crate::grpc::{Channel, NoServer};
-use crate::sys;
+use crate::sys::{self, DirectoryWatch};
 
 /// How long a TCP connection may take; one to a Unix socket is made or refused at once.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -23,6 +23,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Where the driver listens.
 #[derive(Debug)]
 pub(super) struct Address {
+    given: String,
     /// As it is logged: a bare path gets its scheme.
     shown: String,
     target: Target,
@@ -45,7 +46,32 @@ impl Address {
             false => text.to_owned(),
         };
         let target = Target::parse(&shown).with_context(|| format!("invalid address {shown}"))?;
-        Ok(Self { shown, target })
+        Ok(Self {
+            given: text.to_owned(),
+            shown,
+            target,
+        })
+    }
+
+    /// As it was given.
+    pub(super) fn given(&self) -> &str {
+        &self.given
+    }
+
+    /// The socket file that stands there, if the driver listens at a path.
+    pub(super) fn made(&self) -> Option<sys::Made> {
+        match &self.target {
+            Target::Unix(path) => sys::made(path),
+            Target::Tcp(_) => None,
+        }
+    }
+
+    /// Tells of changes around the socket file, where that is possible.
+    pub(super) fn watch(&self) -> Option<DirectoryWatch> {
+        match &self.target {
+            Target::Unix(path) => DirectoryWatch::new(path.parent()?).ok(),
+            Target::Tcp(_) => None,
+        }
     }
 
     /// The :scheme and :authority of the requests.

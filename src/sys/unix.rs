@@ -141,6 +141,20 @@ impl Identity {
     }
 }
 
+/// What tells the socket file of a process from one that another process has made at the same
+/// path: the number of an inode may be given again, but not at the same time.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Made(Identity, i64, i64);
+
+pub(crate) fn made(path: &Path) -> Option<Made> {
+    let file = fs::symlink_metadata(path).ok()?;
+    let identity = Identity {
+        device: file.dev(),
+        inode: file.ino(),
+    };
+    Some(Made(identity, file.ctime(), file.ctime_nsec()))
+}
+
 /// Tells that something has changed in a directory, or with it.
 #[derive(Debug)]
 pub(crate) struct DirectoryWatch {
