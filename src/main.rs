@@ -27,6 +27,7 @@ use tracing::{error, info, warn};
 
 use args::{Config, Parsed};
 use driver::Driver;
+use probe::Unconfirmed;
 use socket::{ListenError, Socket};
 use status::Publisher;
 use sys::{Hangups, HeldSignals};
@@ -60,11 +61,10 @@ fn main() -> ExitCode {
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if config.probe => {
-            let _ = writeln!(io::stderr(), "{error:#}");
+        Err(error) => {
+            fail(&error, &config);
             ExitCode::FAILURE
         }
-        Err(error) => fail(&error, &config.termination_log_path),
     }
 }
 
@@ -78,11 +78,11 @@ fn run(config: &Config, signals: &HeldSignals) -> anyhow::Result<()> {
         .build()
         .context("Failed to start the runtime")?;
     if config.probe {
-        return runtime.block_on(probe::run(
+        let (directory, endpoint) = (
             &config.plugin_registration_path,
             &config.kubelet_registration_path,
-            config.timeout,
-        ));
+        );
+        return Ok(runtime.block_on(probe::run(directory, endpoint, config.timeout))?);
     }
     info!(version = VERSION, "Version");
     info!(mode = %config.mode, "Running node-driver-registrar");
@@ -163,11 +163,15 @@ fn print(text: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Says why the process ends, in the log and in the termination log, which the kubelet shows as
-/// the container's last state.
+/// Says why the process ends, in the log and in the termination message, which the kubelet shows as
+/// the container's last state. A probe, which is not the container, says it in one plain line.
 ///
 /// The outermost context of the error is the message, what it was caused by is `err`.
-fn fail(error: &anyhow::Error, termination_log: &Path) -> ExitCode {
+fn fail(error: &anyhow::Error, config: &Config) {
+    if let Some(unconfirmed) = error.downcast_ref::<Unconfirmed>() {
+        let _ = writeln!(io::stderr(), "{unconfirmed}");
+        return;
+    }
     let causes: Vec<_> = error.chain().skip(1).map(ToString::to_string).collect();
     let reason = causes.join(": ");
     match error.downcast_ref::<ListenError>() {
@@ -175,9 +179,10 @@ fn fail(error: &anyhow::Error, termination_log: &Path) -> ExitCode {
         None if causes.is_empty() => error!("{error}"),
         None => error!(err = %reason, "{error}"),
     }
-    let line = [vec![error.to_string()], causes].concat().join(": ");
-    let _ = leave_message(termination_log, &line.replace('\n', " "));
-    ExitCode::FAILURE
+    if !config.probe {
+        let line = [vec![error.to_string()], causes].concat().join(": ");
+        let _ = leave_message(&config.termination_log_path, &line.replace('\n', " "));
+    }
 }
 
 /// Replaces what the file holds; a file that is not there is not made.

@@ -1,32 +1,46 @@
 //! The exec probe: asks the registrar, over its registration socket, whether the kubelet has
 //! confirmed the registration.
 
+use std::fmt;
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::registration::client;
 use crate::sys;
 
-/// Succeeds if a registrar in the registry directory serves `endpoint`, which is told to the
-/// kubelet, and the kubelet has confirmed it.
-///
-/// # Errors
-/// Why not, in one line.
-pub(crate) async fn run(directory: &str, endpoint: &str, limit: Duration) -> anyhow::Result<()> {
-    match timeout(limit, ask(directory, endpoint, limit)).await {
-        Ok(result) => result,
-        Err(_) => Err(anyhow!(
-            "no answer from the registrar of {endpoint} within {limit:?}"
-        )),
+/// Why the kubelet has not confirmed the registration, or why that is not known, in one line.
+#[derive(Debug)]
+pub(crate) struct Unconfirmed(String);
+
+impl fmt::Display for Unconfirmed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not registered: {}", self.0)
     }
 }
 
-async fn ask(directory: &str, endpoint: &str, limit: Duration) -> anyhow::Result<()> {
+impl std::error::Error for Unconfirmed {}
+
+/// Succeeds if a registrar in the registry directory tells the kubelet `endpoint`, and the kubelet
+/// has confirmed the registration.
+pub(crate) async fn run(
+    directory: &str,
+    endpoint: &str,
+    limit: Duration,
+) -> Result<(), Unconfirmed> {
+    let asked = timeout(limit, ask(directory, endpoint, limit)).await;
+    asked
+        .unwrap_or_else(|_| {
+            Err(format!(
+                "no answer from the registrar of {endpoint} within {limit:?}"
+            ))
+        })
+        .map_err(|reason| Unconfirmed(reason.replace('\n', " ")))
+}
+
+async fn ask(directory: &str, endpoint: &str, limit: Duration) -> Result<(), String> {
     // A foreign server that keeps silent must leave time for the registrar's second answer.
     let each = limit / 2;
     let mut sockets = JoinSet::new();
@@ -41,22 +55,20 @@ async fn ask(directory: &str, endpoint: &str, limit: Duration) -> anyhow::Result
         if let Ok(Some((channel, info))) = answer
             && info.endpoint == endpoint
         {
-            return client::is_registered(channel)
-                .await
-                .map_err(|reason| anyhow!(reason));
+            return client::is_registered(channel).await;
         }
     }
-    bail!(
-        "no registrar in {directory} serves {endpoint}: none runs, or it waits for its CSI driver"
-    )
+    Err(format!(
+        "no registrar in {directory} serves {endpoint}; none runs, or it waits for its CSI driver"
+    ))
 }
 
 /// The sockets that the kubelet would look at.
-fn sockets_in(directory: &str) -> anyhow::Result<Vec<String>> {
-    let unreadable = || format!("cannot read the registry directory {directory}");
-    let entries = fs::read_dir(Path::new(directory))
-        .map_err(|error| anyhow!(sys::reason(&error)))
-        .with_context(unreadable)?;
+fn sockets_in(directory: &str) -> Result<Vec<String>, String> {
+    let entries = fs::read_dir(directory).map_err(|error| {
+        let reason = sys::reason(&error);
+        format!("cannot read the registry directory {directory}: {reason}")
+    })?;
     let sockets = entries.flatten().filter_map(|entry| {
         let socket = fs::metadata(entry.path()).is_ok_and(|file| sys::is_socket(&file));
         let path = entry.path().into_os_string().into_string().ok()?;

@@ -79,7 +79,7 @@ impl Socket {
         info!(socketPath = %path, "Starting Registration Server");
         let mut attempt = 1;
         let (listener, identity) = loop {
-            match publish(&at) {
+            match sys::publish(&at) {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempt < ATTEMPTS => {
                     make_room(&at).context("Failed to clean up the registration socket")?;
                     attempt += 1;
@@ -169,7 +169,7 @@ impl Socket {
 
     fn bind_again(&mut self) {
         let path = self.path.display();
-        match publish(&self.path) {
+        match sys::publish(&self.path) {
             Ok((listener, identity)) => {
                 warn!(socketPath = %path, "Listening on a new registration socket");
                 (self.listener, self.identity) = (listener, identity);
@@ -212,27 +212,6 @@ impl Socket {
 
 fn directory(path: &Path) -> &Path {
     path.parent().unwrap_or(path)
-}
-
-/// Listens under a hidden name, which kubelets pass over, then links the socket to its own: who
-/// finds it there can connect at once, it has never stood in another's place, and its identity is
-/// known for sure. A path that is taken is [`io::ErrorKind::AddrInUse`], as from bind(2).
-fn publish(path: &Path) -> io::Result<(UnixListener, Identity)> {
-    let clock = std::time::UNIX_EPOCH
-        .elapsed()
-        .unwrap_or_default()
-        .subsec_nanos();
-    let hidden = directory(path).join(format!(".{:08x}", clock ^ std::process::id()));
-    let listener = sys::listen_privately(&hidden)?;
-    let published = Identity::of(&hidden).and_then(|identity| {
-        fs::hard_link(&hidden, path)?;
-        Ok((listener, identity))
-    });
-    fs::remove_file(&hidden)?;
-    published.map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => io::ErrorKind::AddrInUse.into(),
-        _ => error,
-    })
 }
 
 /// Removes a socket that stands at the path; refuses to remove anything else.

@@ -6,7 +6,9 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, absolute};
+use std::process;
 use std::task::Poll;
+use std::time::UNIX_EPOCH;
 
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
@@ -109,11 +111,29 @@ fn ignored(signal: Signal) -> bool {
         .is_some_and(|mask| mask >> (signal as u32 - 1) & 1 == 1)
 }
 
-/// Listens at a path that is free, on a socket file of mode 0700 from its first moment on.
+/// Listens at a path that is free; one that is taken is [`io::ErrorKind::AddrInUse`].
 ///
-/// On Linux the file takes the mode of the unbound socket, so that the umask, which is the whole
-/// process's, need not be touched.
-pub(crate) fn listen_privately(path: &Path) -> io::Result<UnixListener> {
+/// The socket is made under a hidden name, which kubelets pass over, and linked to its own when it
+/// listens: who finds it there can connect at once, it never stands in another's place, and its
+/// identity is known for sure.
+pub(crate) fn publish(path: &Path) -> io::Result<(UnixListener, Identity)> {
+    let clock = UNIX_EPOCH.elapsed().unwrap_or_default().subsec_nanos();
+    let hidden = path.with_file_name(format!(".{:08x}", clock ^ process::id()));
+    let listener = listen_privately(&hidden)?;
+    let linked = Identity::of(&hidden).and_then(|identity| {
+        fs::hard_link(&hidden, path)?;
+        Ok((listener, identity))
+    });
+    fs::remove_file(&hidden)?;
+    linked.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => Errno::EADDRINUSE.into(),
+        _ => error,
+    })
+}
+
+/// The socket file is of mode 0700 from its first moment on: on Linux it takes the mode of the
+/// unbound socket, so that the umask, which is the whole process's, need not be touched.
+fn listen_privately(path: &Path) -> io::Result<UnixListener> {
     let socket = UnixSocket::new_stream()?;
     fchmod(&socket, Mode::S_IRWXU)?;
     socket.bind(path)?;
