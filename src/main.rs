@@ -101,7 +101,7 @@ async fn serve(
     signals: &HeldSignals,
     http: Option<http::Server>,
 ) -> anyhow::Result<()> {
-    let (mut signals, mut hangups) = signals.listen().context("Failed to handle signals")?;
+    let (mut terminations, mut hangups) = signals.listen().context("Failed to handle signals")?;
     let status = Publisher::default();
     let answers = http::Context {
         status: status.clone(),
@@ -113,7 +113,7 @@ async fn serve(
     let ended = tokio::select! {
         Err(failed) = register(config, &status, &mut hangups, &mut socket) => Err(failed),
         Err(failed) = http::serve(http, answers) => Err(failed),
-        () = signals.terminated() => Ok(()),
+        () = terminations.next() => Ok(()),
     };
     ended.and(socket.map_or(Ok(()), Socket::remove))
 }

@@ -32,45 +32,54 @@ const BACKLOG: u32 = 128;
 #[derive(Debug)]
 pub(crate) struct HeldSignals(SigSet);
 
-impl HeldSignals {
-    /// To be called first, before there is another thread.
-    ///
-    /// Signals that mean nothing to this program and would end it are blocked for good.
-    pub(crate) fn hold() -> io::Result<Self> {
-        let meaningless = [Signal::SIGALRM, Signal::SIGUSR1, Signal::SIGUSR2];
-        SigSet::from_iter(meaningless).thread_block()?;
-        let mut held = SigSet::from(Signal::SIGTERM);
-        held.extend(
-            [Signal::SIGINT, Signal::SIGHUP]
-                .into_iter()
-                .filter(|it| !ignored(*it)),
-        );
-        held.thread_block()?;
-        Ok(Self(held))
-    }
-}
-
-/// The signals that ask the process to end.
+/// SIGTERM and SIGINT.
 #[derive(Debug)]
-pub(crate) struct Signals(Vec<unix::Signal>);
+pub(crate) struct Terminations(Vec<unix::Signal>);
 
 /// SIGHUP.
 #[derive(Debug)]
 pub(crate) struct Hangups(Option<unix::Signal>);
 
 impl HeldSignals {
+    /// To be called first, before there is another thread.
+    ///
+    /// Signals that mean nothing to this program and would end it are blocked for good.
+    pub(crate) fn hold() -> io::Result<Self> {
+        let ignored = ignored_signals();
+        let wanted = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
+        let held = wanted
+            .into_iter()
+            .filter(|signal| ignored & bit(*signal) == 0);
+        let held = SigSet::from_iter(held);
+        held.thread_block()?;
+        let meaningless = [Signal::SIGALRM, Signal::SIGUSR1, Signal::SIGUSR2];
+        SigSet::from_iter(meaningless).thread_block()?;
+        Ok(Self(held))
+    }
+
     /// Handles the signals from now on. To be called in the runtime.
-    pub(crate) fn listen(&self) -> io::Result<(Signals, Hangups)> {
+    pub(crate) fn listen(&self) -> io::Result<(Terminations, Hangups)> {
         let handle = |signal| unix::signal(SignalKind::from_raw(signal as i32));
-        let ends = self.0.iter().filter(|signal| *signal != Signal::SIGHUP);
-        let ends = ends.map(handle).collect::<io::Result<_>>()?;
-        let hangup = self
-            .0
-            .contains(Signal::SIGHUP)
-            .then(|| handle(Signal::SIGHUP));
-        let hangup = hangup.transpose()?;
+        let (hangups, ends): (Vec<_>, Vec<_>) =
+            self.0.iter().partition(|signal| *signal == Signal::SIGHUP);
+        let ends = ends.into_iter().map(handle).collect::<io::Result<_>>()?;
+        let hangup = hangups.into_iter().map(handle).next().transpose()?;
         self.0.thread_unblock()?;
-        Ok((Signals(ends), Hangups(hangup)))
+        Ok((Terminations(ends), Hangups(hangup)))
+    }
+}
+
+impl Terminations {
+    /// Completes at the first of them.
+    pub(crate) async fn next(&mut self) {
+        poll_fn(|cx| {
+            let mut signals = self.0.iter_mut();
+            match signals.any(|signal| signal.poll_recv(cx).is_ready()) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
     }
 }
 
@@ -83,32 +92,17 @@ impl Hangups {
     }
 }
 
-impl Signals {
-    /// Completes at the first of them.
-    pub(crate) async fn terminated(&mut self) {
-        poll_fn(|cx| {
-            match self
-                .0
-                .iter_mut()
-                .any(|signal| signal.poll_recv(cx).is_ready())
-            {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            }
-        })
-        .await;
-    }
+/// The signals that were ignored when the process was started, as under nohup. Blocking one would
+/// bring it back. Without /proc there are none.
+fn ignored_signals() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or_default()
 }
 
-/// Whether the signal was ignored when the process was started, as under nohup. Blocking such a
-/// signal would bring it back. Without /proc it counts as not ignored.
-fn ignored(signal: Signal) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigIgn:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .is_some_and(|mask| mask >> (signal as u32 - 1) & 1 == 1)
+fn bit(signal: Signal) -> u64 {
+    1 << (signal as u32 - 1)
 }
 
 /// Listens at a path that is free; one that is taken is [`io::ErrorKind::AddrInUse`].
