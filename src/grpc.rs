@@ -20,8 +20,8 @@ use tonic::{Code, Request, Response, Status};
 use tracing::debug;
 
 /// How this program names itself; its own calls on a registration socket are told by it from the
-/// kubelet's.
-pub(crate) const OURSELVES: &str = concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION"));
+/// kubelet's, whichever version makes them.
+pub(crate) const OURSELVES: &str = env!("CARGO_PKG_NAME");
 
 /// A connection over which an HTTP/2 server has been heard. It ends with its last clone.
 #[derive(Debug, Clone)]

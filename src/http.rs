@@ -4,6 +4,7 @@ mod complete;
 mod endpoint;
 mod health;
 mod metrics;
+mod path;
 mod profile;
 
 use std::convert::Infallible;
@@ -11,8 +12,8 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use http::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
-use http::{Request, Response, StatusCode, Version};
+use http::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue, LOCATION};
+use http::{Method, Request, Response, StatusCode, Version};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -30,12 +31,17 @@ use complete::Complete;
 const MAX_CONNECTIONS: usize = 64;
 /// How long a client may take to send the head of a request, the wait for it included.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
+/// From so many connections on a further one has to be quick, and gets one answer: those that keep
+/// silent must not shut out the kubelet's probes.
+const CROWD: usize = MAX_CONNECTIONS / 2;
+const HEAD_IN_A_CROWD_WITHIN: Duration = Duration::from_millis(250);
 /// Go's limit for the head of a request, in bytes.
 const MAX_HEAD: usize = 1 << 20;
 /// The pause after a connection could not be accepted, as when descriptors have run out.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 
 const TEXT: &str = "text/plain; charset=utf-8";
+const HTML: &str = "text/html; charset=utf-8";
 
 /// A bound and not yet served endpoint.
 #[derive(Debug)]
@@ -92,7 +98,8 @@ pub(crate) async fn serve(server: Option<Server>, context: Context) -> anyhow::R
         tokio::select! {
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(connection(stream, context.clone()));
+                    let crowded = connections.len() >= CROWD;
+                    connections.spawn(connection(stream, crowded, context.clone()));
                 }
                 Err(error) => {
                     error!(err = %error, "Failed to accept a connection to the HTTP endpoint");
@@ -105,12 +112,17 @@ pub(crate) async fn serve(server: Option<Server>, context: Context) -> anyhow::R
 }
 
 /// One client, until it leaves.
-async fn connection(stream: TcpStream, context: Context) {
+async fn connection(stream: TcpStream, crowded: bool, context: Context) {
     let service = service_fn(move |request| respond(context.clone(), request));
+    let head_within = match crowded {
+        true => HEAD_IN_A_CROWD_WITHIN,
+        false => HEAD_WITHIN,
+    };
     // An error is the client's: it has left, or was answered with it.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_WITHIN)
+        .header_read_timeout(head_within)
+        .keep_alive(!crowded)
         .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(Complete(stream)), service)
         .await;
@@ -119,15 +131,27 @@ async fn connection(stream: TcpStream, context: Context) {
 type Answer = Response<Full<Bytes>>;
 
 async fn respond(context: Context, request: Request<Incoming>) -> Result<Answer, Infallible> {
-    if request.version() == Version::HTTP_11 && !request.headers().contains_key(HOST) {
-        let body = "400 Bad Request: missing required Host header";
-        let mut response = text(StatusCode::BAD_REQUEST, body);
-        let close = HeaderValue::from_static("close");
-        response.headers_mut().insert(CONNECTION, close);
-        return Ok(response);
+    if let Some(fault) = fault(&request) {
+        return Ok(bad_request(fault));
     }
-    let path = request.uri().path();
-    Ok(match path {
+    let raw = request.uri().path();
+    if raw == "*" {
+        return Ok(match *request.method() {
+            Method::OPTIONS => Answer::default(),
+            _ => bad_request(""),
+        });
+    }
+    let Some(path) = path::decode(raw) else {
+        return Ok(bad_request(""));
+    };
+    let clean = match &*path {
+        "/debug/pprof" if context.profiling => "/debug/pprof/".into(),
+        _ => path::clean(&path),
+    };
+    if clean != path && request.method() != Method::CONNECT {
+        return Ok(redirect(&path::encode(&clean), request.uri().query()));
+    }
+    Ok(match &*path {
         "/healthz" => match health::check(&context).await {
             Ok(()) => text(StatusCode::OK, "ok"),
             Err(failure) => text(failure.code, failure.reason),
@@ -142,6 +166,46 @@ async fn respond(context: Context, request: Request<Incoming>) -> Result<Answer,
             _ => with_nosniff(text(StatusCode::NOT_FOUND, "404 page not found\n")),
         },
     })
+}
+
+/// What is wrong with a request although it can be read (RFC 9112, 3.2).
+fn fault(request: &Request<Incoming>) -> Option<&'static str> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(_), Some(_)) => Some("too many Host headers"),
+        (Some(host), None) if host.as_bytes().iter().any(u8::is_ascii_whitespace) => {
+            Some("malformed Host header")
+        }
+        (None, _)
+            if request.version() == Version::HTTP_11 && request.method() != Method::CONNECT =>
+        {
+            Some("missing required Host header")
+        }
+        _ => None,
+    }
+}
+
+/// The connection ends with it.
+fn bad_request(fault: &str) -> Answer {
+    let body = match fault {
+        "" => "400 Bad Request".into(),
+        fault => format!("400 Bad Request: {fault}"),
+    };
+    let mut response = text(StatusCode::BAD_REQUEST, body);
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(CONNECTION, close);
+    response
+}
+
+fn redirect(path: &str, query: Option<&str>) -> Answer {
+    let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+    let Ok(location) = HeaderValue::try_from(format!("{path}{query}")) else {
+        return bad_request("");
+    };
+    let body = format!("<a href=\"{path}\">Temporary Redirect</a>.\n\n");
+    let mut response = with_type(StatusCode::TEMPORARY_REDIRECT, HTML, body);
+    response.headers_mut().insert(LOCATION, location);
+    response
 }
 
 fn text(code: StatusCode, body: impl Into<Bytes>) -> Answer {

@@ -51,16 +51,30 @@ async fn ask(directory: &str, endpoint: &str, limit: Duration) -> Result<(), Str
             Some((channel, info))
         });
     }
+    let mut reason = None;
+    let mut mute = 0;
+    // There may be several, as in an update; one that is registered is enough.
     while let Some(answer) = sockets.join_next().await {
-        if let Ok(Some((channel, info))) = answer
-            && info.endpoint == endpoint
-        {
-            return client::is_registered(channel).await;
+        match answer.ok().flatten() {
+            Some((channel, info)) if info.endpoint == endpoint => {
+                match client::is_registered(channel).await {
+                    Ok(()) => return Ok(()),
+                    Err(why_not) => reason = Some(why_not),
+                }
+            }
+            Some(_) => {}
+            None => mute += 1,
         }
     }
-    Err(format!(
-        "no registrar in {directory} serves {endpoint}; none runs, or it waits for its CSI driver"
-    ))
+    Err(match (reason, mute) {
+        (Some(reason), _) => reason,
+        (None, 0) => format!(
+            "no registrar in {directory} serves {endpoint}; none runs, or it waits for its CSI driver"
+        ),
+        (None, mute) => format!(
+            "no registrar in {directory} serves {endpoint}, unless it is one of the {mute} that do not answer"
+        ),
+    })
 }
 
 /// The sockets that the kubelet would look at.

@@ -140,11 +140,90 @@ impl Status {
             (Place::Ours, Kubelet::Silent) => Err("the kubelet has not called yet".into()),
             (Place::Ours, Kubelet::Called) => Err("the kubelet has called, no status yet".into()),
             (Place::Ours, Kubelet::Refused(reason)) => Err(format!(
-                "the kubelet has refused the registration: {reason}"
+                "the kubelet has refused the registration: {}",
+                reason.replace(['\r', '\n'], " ")
             )),
             (Place::Empty, _) => Err("the registration socket is gone".into()),
             (Place::Foreign, _) => Err(format!("another process's socket stands at {path}")),
             (Place::Taken(kind), _) => Err(format!("{path} is {kind}, not a socket")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kubelet, Place, Status};
+
+    fn bound() -> Status {
+        let mut status = Status::default();
+        status.bound("name", "/reg/name-reg.sock");
+        status
+    }
+
+    #[test]
+    fn is_ready_once_the_kubelet_has_confirmed_the_present_socket() {
+        let mut status = bound();
+        assert!(status.ready().is_err());
+        status.called();
+        assert!(status.ready().is_err());
+        status.notified(Ok(()));
+        assert_eq!(status.ready(), Ok(()));
+        status.called();
+        assert_eq!(status.ready(), Ok(()), "the kubelet may ask again");
+        status.bound("name", "/reg/name-reg.sock");
+        assert!(status.ready().is_err());
+        status.notified(Ok(()));
+        assert_eq!(status.ready(), Ok(()));
+    }
+
+    #[test]
+    fn says_in_one_line_why_it_is_not() {
+        let waiting = Status {
+            csi_address: "/csi/csi.sock".into(),
+            ..Status::default()
+        };
+        assert_eq!(
+            waiting.ready(),
+            Err("waiting for the CSI driver at /csi/csi.sock".into())
+        );
+        let confirmed = Kubelet::Confirmed;
+        let refused = Kubelet::Refused("two\nlines".into());
+        for (place, kubelet, reason) in [
+            (
+                Place::Ours,
+                Kubelet::Silent,
+                "the kubelet has not called yet",
+            ),
+            (
+                Place::Ours,
+                Kubelet::Called,
+                "the kubelet has called, no status yet",
+            ),
+            (
+                Place::Ours,
+                refused,
+                "the kubelet has refused the registration: two lines",
+            ),
+            (
+                Place::Empty,
+                confirmed.clone(),
+                "the registration socket is gone",
+            ),
+            (
+                Place::Foreign,
+                confirmed.clone(),
+                "another process's socket stands at /reg/name-reg.sock",
+            ),
+            (
+                Place::Taken("a regular file"),
+                confirmed,
+                "/reg/name-reg.sock is a regular file, not a socket",
+            ),
+        ] {
+            let mut status = bound();
+            status.place = place;
+            status.kubelet = kubelet;
+            assert_eq!(status.ready(), Err(reason.into()));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
 
-use anyhow::{anyhow, bail, ensure};
+use anyhow::anyhow;
 use socket2::{Domain, Socket, Type};
 
 use crate::sys;
@@ -14,8 +14,7 @@ const BACKLOG: i32 = 128;
 /// Listens at `HOST:PORT`, where the host may be missing and the port may have a name.
 pub(super) fn listen(endpoint: &str) -> anyhow::Result<TcpListener> {
     let (host, port) = split(endpoint)?;
-    let port = port_number(port)?;
-    let address = SocketAddr::new(resolve(host)?, port);
+    let address = resolve(host, port_number(port)?)?;
     bind(address).map_err(|error| {
         let reason = sys::reason(&error).to_lowercase();
         anyhow!("listen tcp {endpoint}: bind: {reason}")
@@ -23,20 +22,38 @@ pub(super) fn listen(endpoint: &str) -> anyhow::Result<TcpListener> {
 }
 
 fn split(endpoint: &str) -> anyhow::Result<(&str, &str)> {
-    let problem = |what| anyhow!("listen tcp: address {endpoint}: {what}");
-    let (host, port) = endpoint
-        .rsplit_once(':')
-        .ok_or_else(|| problem("missing port in address"))?;
-    if let Some(literal) = host.strip_prefix('[') {
-        let host = literal.strip_suffix(']');
-        return Ok((host.ok_or_else(|| problem("missing ']' in address"))?, port));
-    }
-    ensure!(!host.contains(':'), problem("too many colons in address"));
-    Ok((host, port))
+    let parts = match endpoint.strip_prefix('[') {
+        Some(literal) => match literal.split_once(']') {
+            None if endpoint.contains(':') => Err("missing ']' in address"),
+            Some((host, after)) => match after.strip_prefix(':') {
+                Some(port) if !port.contains(':') => Ok((host, port)),
+                Some(_) => Err("too many colons in address"),
+                None => Err("missing port in address"),
+            },
+            None => Err("missing port in address"),
+        },
+        None => match endpoint.rsplit_once(':') {
+            Some((host, port)) if !host.contains(':') => Ok((host, port)),
+            Some(_) => Err("too many colons in address"),
+            None => Err("missing port in address"),
+        },
+    };
+    parts
+        .and_then(|(host, port)| {
+            let stray = |bracket| host.contains(bracket) || port.contains(bracket);
+            match (stray('['), stray(']')) {
+                (true, _) => Err("unexpected '[' in address"),
+                (_, true) => Err("unexpected ']' in address"),
+                _ => Ok((host, port)),
+            }
+        })
+        .map_err(|fault| anyhow!("listen tcp: address {endpoint}: {fault}"))
 }
 
 fn port_number(port: &str) -> anyhow::Result<u16> {
-    if let Ok(number) = port.parse::<i64>() {
+    let digits = port.strip_prefix(['+', '-']).unwrap_or(port);
+    if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) {
+        let number = port.parse::<i64>().unwrap_or(i64::MAX);
         let invalid = |_| anyhow!("listen tcp: address {port}: invalid port");
         return u16::try_from(number).map_err(invalid);
     }
@@ -44,13 +61,16 @@ fn port_number(port: &str) -> anyhow::Result<u16> {
         "" => Ok(0),
         "http" => Ok(80),
         "https" => Ok(443),
-        _ => registered(port).ok_or_else(|| anyhow!("listen tcp: lookup tcp/{port}: unknown port")),
+        _ => {
+            let services = fs::read_to_string("/etc/services").unwrap_or_default();
+            registered(&services, port)
+                .ok_or_else(|| anyhow!("listen tcp: lookup tcp/{port}: unknown port"))
+        }
     }
 }
 
-/// The port of a service by its name or alias, from the host's list.
-fn registered(service: &str) -> Option<u16> {
-    let services = fs::read_to_string("/etc/services").ok()?;
+/// The port of a service by its name or alias, from a list in the form of `/etc/services`.
+fn registered(services: &str, service: &str) -> Option<u16> {
     services.lines().find_map(|line| {
         let mut words = line.split('#').next()?.split_whitespace();
         let name = words.next()?;
@@ -62,23 +82,20 @@ fn registered(service: &str) -> Option<u16> {
 
 /// The host's address. IPv4 comes first: who asks for `localhost` by its number, as probes do, has
 /// to find the server too.
-fn resolve(host: &str) -> anyhow::Result<IpAddr> {
+fn resolve(host: &str, port: u16) -> anyhow::Result<SocketAddr> {
     if host.is_empty() || host == Ipv4Addr::UNSPECIFIED.to_string() {
-        return Ok(Ipv6Addr::UNSPECIFIED.into());
+        return Ok((Ipv6Addr::UNSPECIFIED, port).into());
     }
-    if let Ok(address) = host.parse() {
-        return Ok(address);
-    }
-    let found: Vec<_> = match (host, 0).to_socket_addrs() {
-        Ok(found) => found.collect(),
-        Err(_) => bail!("listen tcp: lookup {host}: no such host"),
-    };
-    let first = found
+    let found: Vec<_> = (host, port)
+        .to_socket_addrs()
+        .into_iter()
+        .flatten()
+        .collect();
+    found
         .iter()
         .find(|address| address.is_ipv4())
-        .or(found.first());
-    first
-        .map(SocketAddr::ip)
+        .or(found.first())
+        .copied()
         .ok_or_else(|| anyhow!("listen tcp: lookup {host}: no such host"))
 }
 
@@ -105,4 +122,96 @@ fn bind_in(address: SocketAddr, both: bool) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{port_number, registered, split};
+
+    #[test]
+    fn takes_an_address_apart() {
+        for (endpoint, parts) in [
+            (":9809", ("", "9809")),
+            (":", ("", "")),
+            ("127.0.0.1:", ("127.0.0.1", "")),
+            ("localhost:http", ("localhost", "http")),
+            ("[::1]:9809", ("::1", "9809")),
+            ("[fe80::1%eth0]:9809", ("fe80::1%eth0", "9809")),
+            ("[]:9809", ("", "9809")),
+            ("[127.0.0.1]:9809", ("127.0.0.1", "9809")),
+        ] {
+            assert_eq!(split(endpoint).unwrap(), parts);
+        }
+    }
+
+    #[test]
+    fn names_the_fault_of_an_address_in_the_words_of_go() {
+        for (endpoint, fault) in [
+            ("9809", "missing port in address"),
+            ("localhost", "missing port in address"),
+            ("[::1]", "missing port in address"),
+            ("[::1]9809", "missing port in address"),
+            ("[::1]x:9809", "missing port in address"),
+            ("[::1", "missing ']' in address"),
+            ("::1:9809", "too many colons in address"),
+            ("[::1]:98:09", "too many colons in address"),
+            ("http://127.0.0.1:9809", "too many colons in address"),
+            ("[[::1]:9809", "unexpected '[' in address"),
+            ("a[b:9809", "unexpected '[' in address"),
+            ("a]b:9809", "unexpected ']' in address"),
+        ] {
+            let reason = format!("listen tcp: address {endpoint}: {fault}");
+            assert_eq!(split(endpoint).unwrap_err().to_string(), reason);
+        }
+    }
+
+    #[test]
+    fn reads_a_port_as_a_number_or_a_well_known_name() {
+        for (port, number) in [
+            ("", 0),
+            ("0", 0),
+            ("-0", 0),
+            ("+80", 80),
+            ("0065535", 65535),
+            ("http", 80),
+            ("https", 443),
+        ] {
+            assert_eq!(port_number(port).unwrap(), number, "{port}");
+        }
+        for (port, reason) in [
+            ("-1", "address -1: invalid port"),
+            ("65536", "address 65536: invalid port"),
+            (
+                "99999999999999999999",
+                "address 99999999999999999999: invalid port",
+            ),
+            (
+                "-99999999999999999999",
+                "address -99999999999999999999: invalid port",
+            ),
+            ("0x50", "lookup tcp/0x50: unknown port"),
+            ("+", "lookup tcp/+: unknown port"),
+            (" ", "lookup tcp/ : unknown port"),
+        ] {
+            let reason = format!("listen tcp: {reason}");
+            assert_eq!(port_number(port).unwrap_err().to_string(), reason);
+        }
+    }
+
+    #[test]
+    fn finds_a_service_by_its_name_or_an_alias_of_its_tcp_port() {
+        let services =
+            "# comment\n\ntftp 69/udp\nhttp-alt\t8080/tcp webcache # old\nodd x/tcp\nshort\n";
+        for (service, port) in [
+            ("http-alt", Some(8080)),
+            ("webcache", Some(8080)),
+            ("tftp", None),
+            ("old", None),
+            ("odd", None),
+            ("short", None),
+            ("#", None),
+        ] {
+            assert_eq!(registered(services, service), port, "{service}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::env;
 use http::StatusCode;
 use http::header::HeaderValue;
 
-use super::{Answer, TEXT, text, with_nosniff, with_type};
+use super::{Answer, HTML, TEXT, text, with_nosniff, with_type};
 
 const INDEX: &str = "<!doctype html>
 <title>/debug/pprof/</title>
@@ -17,7 +17,7 @@ const INDEX: &str = "<!doctype html>
 
 pub(super) async fn render(name: &str, query: Option<&str>) -> Answer {
     with_nosniff(match name {
-        "" => with_type(StatusCode::OK, "text/html; charset=utf-8", INDEX),
+        "" => with_type(StatusCode::OK, HTML, INDEX),
         "cmdline" => {
             let args = env::args_os().map(|arg| arg.into_encoded_bytes());
             let args = args.collect::<Vec<_>>().join(&0);
