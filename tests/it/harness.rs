@@ -26,12 +26,20 @@
 //! - No message is empty, and none shows the structures of a runtime.
 //! - The reason of a failure also goes to `--termination-log-path`.
 //! - `--vmodule` goes by the names of other source files.
+//! - HTTP is served before the driver is asked, with `/readyz`, `/metrics` and fewer profiles: a wait
+//!   is visible, and a bad address fails before the kubelet sees a socket.
+//! - `/healthz` is bounded by `--timeout` and names what stands in the socket's place: probes have
+//!   less patience than 30 s.
+//! - The probe tells whether the kubelet has confirmed; `grpc.health.v1` on the registration socket
+//!   tells the probe.
 
 // Explicit paths, as the demo includes this file from another directory.
 #[path = "harness/driver.rs"]
 mod driver;
 #[path = "harness/hpack.rs"]
 mod hpack;
+#[path = "harness/http.rs"]
+mod http;
 #[path = "harness/kubelet.rs"]
 mod kubelet;
 #[path = "harness/registrar.rs"]
@@ -48,6 +56,7 @@ use std::{env, thread};
 use tempfile::TempDir;
 
 pub(crate) use driver::{Answer, Driver};
+pub(crate) use http::{Connection, Response, free_port, get, is_ipv6_on};
 pub(crate) use kubelet::{Failure, Kubelet, PluginInfo, message};
 pub(crate) use registrar::Registrar;
 
@@ -140,6 +149,21 @@ impl World {
         self.start_under(&[], flags)
     }
 
+    /// A registrar that serves HTTP at this port of 127.0.0.1.
+    pub(crate) fn start_with_http(&self, flags: &[&str]) -> (Registrar, u16) {
+        let port = free_port();
+        let endpoint = format!("--http-endpoint=127.0.0.1:{port}");
+        (self.start(&[&[&*endpoint], flags].concat()), port)
+    }
+
+    /// Puts what is made at a path in the place of the registration socket, in one step.
+    pub(crate) fn replace_socket<T>(&self, make: impl FnOnce(&Path) -> T) -> T {
+        let aside = self.path("aside");
+        let made = make(&aside);
+        fs::rename(aside, self.socket()).unwrap();
+        made
+    }
+
     /// The wrapper is a command that runs the rest of its arguments as a program.
     pub(crate) fn start_under(&self, wrapper: &[&str], flags: &[&str]) -> Registrar {
         self.start_as(wrapper, flags, |_| {})
@@ -180,6 +204,9 @@ impl World {
 mod proto {
     pub(super) mod csi {
         include!(concat!(env!("OUT_DIR"), "/csi.v1.rs"));
+    }
+    pub(super) mod health {
+        include!(concat!(env!("OUT_DIR"), "/grpc.health.v1.rs"));
     }
     pub(super) mod pluginregistration {
         include!(concat!(env!("OUT_DIR"), "/pluginregistration.rs"));

@@ -52,15 +52,16 @@ fn shows_the_lines_of_a_verbosity_and_nothing_of_the_libraries() {
 #[test]
 fn raises_the_verbosity_by_source_file() {
     let level_0 = LINES.iter().filter(|(v, _)| *v == 0).count();
-    let of_driver = 6;
+    let of_driver = 4;
+    let of_grpc = 2;
     let of_registration = 1;
     for (flags, shown) in [
         (&["--vmodule=driver=5"][..], level_0 + of_driver),
         (&["--vmodule=driver=1"], level_0 + 2),
         (&["--vmodule=reg*=4"], level_0 + of_registration),
         (
-            &["--vmodule=driver=5,r?gistration=9"],
-            level_0 + of_driver + of_registration,
+            &["--vmodule=driver=5,grpc=5,r?gistration=9"],
+            level_0 + of_driver + of_grpc + of_registration,
         ),
         (&["--vmodule=driver.rs=5"], level_0),
         (&["-v=5", "--vmodule=driver=0"], LINES.len()),

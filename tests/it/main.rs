@@ -11,8 +11,14 @@ mod command_line;
 mod exits;
 // The driver, the kubelet and the process that the tests put between them.
 mod harness;
+// grpc.health.v1 on the registration socket.
+mod health;
+// The HTTP server: where it listens, what it answers to whom.
+mod http;
 // The lines on stderr: their form, and which of them are shown.
 mod logging;
+// The exec probe.
+mod probe;
 // The kubelet's calls, and those of worse clients.
 mod registration;
 // SIGTERM and its kin, in every state.

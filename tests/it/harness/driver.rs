@@ -18,8 +18,12 @@ use tower::Service as _;
 
 use super::proto::csi::identity_server::{Identity, IdentityServer};
 use super::proto::csi::{GetPluginInfoRequest, GetPluginInfoResponse};
+use super::proto::pluginregistration::registration_server::{Registration, RegistrationServer};
+use super::proto::pluginregistration::{
+    InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
+};
 
-/// How one call of GetPluginInfo is answered.
+/// How one call of GetPluginInfo is answered, and one of GetInfo by a foreign registrar.
 #[derive(Clone, Copy)]
 pub(crate) enum Answer {
     Name(&'static str),
@@ -31,7 +35,7 @@ pub(crate) enum Answer {
 pub(crate) type Call = (String, String);
 
 /// A driver that listens at its socket until it is dropped, and then removes the socket, as real
-/// ones do.
+/// ones do. It can stand for a foreign registrar, too.
 pub(crate) struct Driver {
     socket: PathBuf,
     calls: Arc<Mutex<Vec<Call>>>,
@@ -42,7 +46,7 @@ pub(crate) struct Driver {
 impl Driver {
     /// Answers call after call by the script, and all further ones by its last entry. It listens
     /// when this returns.
-    pub(super) fn start(socket: &Path, script: &[Answer]) -> Self {
+    pub(crate) fn start(socket: &Path, script: &[Answer]) -> Self {
         let _ = fs::remove_file(socket);
         let listener = UnixListener::bind(socket).unwrap();
         let calls = Arc::default();
@@ -85,17 +89,21 @@ impl Drop for Driver {
 async fn serve(listener: UnixListener, script: Script, calls: Arc<Mutex<Vec<Call>>>) {
     listener.set_nonblocking(true).unwrap();
     let listener = tokio::net::UnixListener::from_std(listener).unwrap();
-    let server = IdentityServer::new(script);
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        let (server, calls) = (server.clone(), Arc::clone(&calls));
+        let (script, calls) = (script.clone(), Arc::clone(&calls));
         let service = service_fn(move |request: http::Request<Incoming>| {
             let deadline = request.headers().get("grpc-timeout");
             let deadline = deadline.map_or("", |value| value.to_str().unwrap());
             let call = (request.uri().path().to_owned(), deadline.to_owned());
             calls.lock().unwrap().push(call);
-            let mut server = server.clone();
-            async move { server.call(request).await }
+            let script = script.clone();
+            async move {
+                match request.uri().path().starts_with("/csi.v1.Identity/") {
+                    true => IdentityServer::new(script).call(request).await,
+                    false => RegistrationServer::new(script).call(request).await,
+                }
+            }
         });
         tokio::spawn(
             http2::Builder::new(TokioExecutor::new())
@@ -108,7 +116,15 @@ async fn serve(listener: UnixListener, script: Script, calls: Arc<Mutex<Vec<Call
 struct Script(Arc<Mutex<VecDeque<Answer>>>);
 
 impl Script {
-    fn next(&self) -> Answer {
+    async fn next(&self) -> Result<String, Status> {
+        match self.pop() {
+            Answer::Name(name) => Ok(name.into()),
+            Answer::Error(code, message) => Err(Status::new(code, message)),
+            Answer::Never => pending().await,
+        }
+    }
+
+    fn pop(&self) -> Answer {
         let mut answers = self.0.lock().unwrap();
         match answers.len() {
             1 => answers[0],
@@ -123,14 +139,29 @@ impl Identity for Script {
         &self,
         _: Request<GetPluginInfoRequest>,
     ) -> Result<Response<GetPluginInfoResponse>, Status> {
-        match self.next() {
-            Answer::Name(name) => Ok(Response::new(GetPluginInfoResponse {
-                name: name.into(),
-                vendor_version: "v1.2.3".into(),
-                ..Default::default()
-            })),
-            Answer::Error(code, message) => Err(Status::new(code, message)),
-            Answer::Never => pending().await,
-        }
+        Ok(Response::new(GetPluginInfoResponse {
+            name: self.next().await?,
+            vendor_version: "v1.2.3".into(),
+            ..Default::default()
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl Registration for Script {
+    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
+        Ok(Response::new(PluginInfo {
+            r#type: "CSIPlugin".into(),
+            name: self.next().await?,
+            endpoint: "/foreign/csi.sock".into(),
+            supported_versions: vec!["1.0.0".into()],
+        }))
+    }
+
+    async fn notify_registration_status(
+        &self,
+        _: Request<RegistrationStatus>,
+    ) -> Result<Response<RegistrationStatusResponse>, Status> {
+        Ok(Response::new(RegistrationStatusResponse {}))
     }
 }

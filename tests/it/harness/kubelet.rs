@@ -10,6 +10,7 @@ use loona_hpack::Decoder;
 use prost::Message;
 
 use super::hpack::{Table, string};
+use super::proto::health::{HealthCheckRequest, HealthCheckResponse};
 use super::proto::pluginregistration::{InfoRequest, RegistrationStatus};
 use super::{PATIENCE, eventually};
 
@@ -98,6 +99,16 @@ impl Kubelet {
         let answer = self.call("NotifyRegistrationStatus", &message(&status), &[])?;
         assert_eq!(answer, b"");
         Ok(())
+    }
+
+    /// A health check of the service; the name of its status in the protocol.
+    pub(crate) fn check(&mut self, service: &str) -> Result<&'static str, Failure> {
+        let request = HealthCheckRequest {
+            service: service.into(),
+        };
+        let answer = self.call_path("/grpc.health.v1.Health/Check", &message(&request), &[])?;
+        let answer = HealthCheckResponse::decode(&*answer).unwrap();
+        Ok(answer.status().as_str_name())
     }
 
     /// What the kubelet does with every new socket.
