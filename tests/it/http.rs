@@ -276,17 +276,26 @@ fn answers_healthz_with_what_is_wrong_with_the_socket() {
             format!("{of_grpc} PermissionDenied desc = go away"),
         ),
         (
-            |path| Box::new(fs::write(path, "").unwrap()),
+            |path| {
+                fs::write(path, "").unwrap();
+                Box::new(())
+            },
             500,
             "SOCKET is a regular file, not a socket".into(),
         ),
         (
-            |path| Box::new(mkfifo(path, Mode::S_IRWXU).unwrap()),
+            |path| {
+                mkfifo(path, Mode::S_IRWXU).unwrap();
+                Box::new(())
+            },
             500,
             "SOCKET is a fifo, not a socket".into(),
         ),
         (
-            |path| Box::new(drop(UnixListener::bind(path).unwrap())),
+            |path| {
+                drop(UnixListener::bind(path).unwrap());
+                Box::new(())
+            },
             500,
             dead.into(),
         ),
