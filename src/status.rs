@@ -156,7 +156,8 @@ mod tests {
 
     fn bound() -> Status {
         let mut status = Status::default();
-        status.bound("name", "/reg/name-reg.sock");
+        status.named("name", "/reg/name-reg.sock");
+        status.bound();
         status
     }
 
@@ -164,16 +165,21 @@ mod tests {
     fn is_ready_once_the_kubelet_has_confirmed_the_present_socket() {
         let mut status = bound();
         assert!(status.ready().is_err());
-        status.called();
+        status.called(1);
         assert!(status.ready().is_err());
-        status.notified(Ok(()));
+        status.notified(1, Ok(()));
         assert_eq!(status.ready(), Ok(()));
-        status.called();
+        status.called(1);
         assert_eq!(status.ready(), Ok(()), "the kubelet may ask again");
-        status.bound("name", "/reg/name-reg.sock");
-        assert!(status.ready().is_err());
-        status.notified(Ok(()));
+        status.bound();
+        status.called(1);
+        status.notified(1, Ok(()));
+        let silent = Err("the kubelet has not called yet".into());
+        assert_eq!(status.ready(), silent, "that was about the former socket");
+        status.notified(2, Ok(()));
         assert_eq!(status.ready(), Ok(()));
+        let counts = (status.counts.get_info, status.counts.registered);
+        assert_eq!(counts, (3, 3));
     }
 
     #[test]

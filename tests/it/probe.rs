@@ -25,7 +25,7 @@ fn probe(world: &World, spelling: &str, flags: &[&str]) -> (i32, String) {
 fn tells_in_one_line_why_the_registration_does_not_stand() {
     type Reach = fn(&World);
     let none =
-        format!("no registrar in DIR serves {ENDPOINT}: none runs, or it waits for its CSI driver");
+        format!("no registrar in DIR serves {ENDPOINT}; none runs, or it waits for its CSI driver");
     let mute = format!(
         "no registrar in DIR serves {ENDPOINT}, unless it is one of the 1 that do not answer"
     );
@@ -44,7 +44,8 @@ fn tells_in_one_line_why_the_registration_does_not_stand() {
     ] {
         let world = World::new();
         reach(&world);
-        let line = reason.replace("DIR", world.registry().to_str().unwrap()) + "\n";
+        let reason = reason.replace("DIR", world.registry().to_str().unwrap());
+        let line = format!("not registered: {reason}\n");
         for spelling in SPELLINGS {
             assert_eq!(
                 probe(&world, spelling, &[]),
@@ -58,11 +59,11 @@ fn tells_in_one_line_why_the_registration_does_not_stand() {
 #[test]
 fn follows_the_registration_from_the_wait_for_the_driver_to_the_kubelets_word() {
     let world = World::new();
-    let failed = |reason: &str| (1, format!("{reason}\n"));
+    let failed = |reason: &str| (1, format!("not registered: {reason}\n"));
     let registrar = world.start(&["-v=5"]);
     registrar.logs(r#"I "Connecting""#);
     let none = format!(
-        "no registrar in {} serves {ENDPOINT}: none runs, or it waits for its CSI driver",
+        "no registrar in {} serves {ENDPOINT}; none runs, or it waits for its CSI driver",
         world.registry().display()
     );
     for spelling in SPELLINGS {
@@ -159,8 +160,8 @@ fn needs_the_endpoint_and_takes_the_flags_of_a_registrar() {
     for spelling in SPELLINGS {
         let mut probe = world.run(&[&BINARY, spelling], |_| {});
         assert_eq!(probe.exit_code(), 1);
-        let line = "kubelet-registration-path is a required parameter\n";
-        assert_eq!(probe.stderr(), line);
+        let line = r#"E "kubelet-registration-path is a required parameter""#;
+        assert_eq!(probe.log(), [line]);
     }
     let _driver = world.driver();
     let _registrar = world.start(&[]);
