@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use nix::sys::signal::Signal;
 
-use harness::{DRIVER, Registrar, World, eventually};
+use harness::{BINARY, DRIVER, Registrar, World, eventually, get};
 
 fn main() -> ExitCode {
     match panic::catch_unwind(show) {
@@ -36,8 +36,14 @@ fn show() {
 
     step("The registrar starts before its driver, and waits.");
     let mut log = Log::default();
-    let mut registrar = world.start(&["-v=5"]);
+    let (mut registrar, port) = world.start_with_http(&["-v=5"]);
     log.show_to(&registrar, "Connecting");
+    show_http(port, "/healthz");
+    show_http(port, "/readyz");
+    log.show_to(
+        &registrar,
+        "Health check failed, registration socket does not exist",
+    );
     assert_eq!(
         world.listing(),
         [""; 0],
@@ -46,8 +52,16 @@ fn show() {
 
     step("The driver comes up. Once its name is known, a socket is offered to the kubelet.");
     let driver = world.driver();
-    log.show_to(&registrar, "Skipping HTTP server");
+    log.show_to(&registrar, "Registration Server started");
     show_registry(&world);
+
+    step("It is alive, but not ready: the kubelet has not called. The exec probe agrees.");
+    show_http(port, "/healthz");
+    log.show_to(&registrar, "Health check succeeded");
+    show_http(port, "/readyz");
+    show_metrics(port);
+    show_probe(&world);
+    log.show_to(&registrar, "Received GetInfo call");
 
     step("The kubelet asks who is there. It names the socket's path where HTTP/2 has a host:");
     let mut kubelet = world.kubelet();
@@ -70,6 +84,10 @@ fn show() {
         .expect("an answer to NotifyRegistrationStatus");
     kubelet.leave();
     log.show_to(&registrar, "Received NotifyRegistrationStatus call");
+    show_http(port, "/readyz");
+    show_metrics(port);
+    show_probe(&world);
+    log.show_to(&registrar, "Received GetInfo call");
 
     step("The driver restarts. The registration stands, and the kubelet may ask again.");
     drop(driver);
@@ -114,6 +132,46 @@ fn step(text: &str) {
 
 fn show_registry(world: &World) {
     println!("  registry  {:?}", world.listing());
+}
+
+fn show_http(port: u16, path: &str) {
+    let response = get(port, path);
+    println!(
+        "  GET       {path:<8} {} {}",
+        response.code(),
+        response.text()
+    );
+}
+
+fn show_metrics(port: u16) {
+    let response = get(port, "/metrics");
+    let shown = [
+        "registered{",
+        "get_info_total ",
+        "registration_status_total{status=\"reg",
+    ];
+    for name in shown {
+        let start = format!("csi_node_driver_registrar_{name}");
+        let mut lines = response.text().lines();
+        if let Some(line) = lines.find(|line| line.starts_with(&start)) {
+            println!("  GET       /metrics {line}");
+        }
+    }
+}
+
+fn show_probe(world: &World) {
+    let registry = format!("--plugin-registration-path={}", world.registry().display());
+    let endpoint = format!("--kubelet-registration-path={}", harness::ENDPOINT);
+    let argv = [
+        &**BINARY,
+        "kubelet-registration-probe",
+        &registry,
+        &endpoint,
+    ];
+    let mut probe = world.run(&argv, |_| {});
+    let code = probe.exit_code();
+    let line = format!("  probe     exit {code} {}", probe.stderr());
+    println!("{}", line.trim_end());
 }
 
 /// The log of one registrar, of which each line is shown once.

@@ -470,6 +470,69 @@ fn answers_readyz_with_ok_only_once_the_kubelet_has_confirmed() {
     assert_eq!(said(&get(port, "/readyz")), (200, "ok"));
 }
 
+#[test]
+fn answers_readyz_with_what_stands_in_the_sockets_place() {
+    type Put = fn(&World) -> Stand;
+    for (put, reason) in [
+        (
+            (|world| world.replace_socket(|path| server(path, Answer::Name(DRIVER)))) as Put,
+            "another process's socket stands at SOCKET",
+        ),
+        (
+            |world| {
+                world.replace_socket(|path| fs::write(path, "").unwrap());
+                Box::new(())
+            },
+            "SOCKET is a regular file, not a socket",
+        ),
+        (
+            |world| {
+                fs::rename(world.registry(), world.path("away")).unwrap();
+                Box::new(())
+            },
+            "the registration socket is gone",
+        ),
+    ] {
+        let world = World::new();
+        let _driver = world.driver();
+        let (_registrar, port) = world.start_with_http(&[]);
+        world.kubelet().register();
+        assert_eq!(said(&get(port, "/readyz")), (200, "ok"));
+        let _stand = put(&world);
+        let reason = reason.replace("SOCKET", world.socket().to_str().unwrap());
+        eventually(&reason, || {
+            let response = get(port, "/readyz");
+            (said(&response) == (503, &*reason)).then_some(())
+        });
+        let metrics = get(port, "/metrics");
+        assert_eq!(
+            value(
+                metrics.text(),
+                "registered{driver_name=\"test.csi.example.com\"}"
+            ),
+            "0"
+        );
+    }
+}
+
+#[test]
+fn answers_readyz_for_a_new_socket_as_for_the_first() {
+    let world = World::new();
+    let _driver = world.driver();
+    let (_registrar, port) = world.start_with_http(&[]);
+    world.kubelet().register();
+    assert_eq!(said(&get(port, "/readyz")), (200, "ok"));
+    fs::remove_file(world.socket()).unwrap();
+    eventually("a new socket", || {
+        let metrics = get(port, "/metrics");
+        (value(metrics.text(), "socket_binds_total") == "2").then_some(())
+    });
+    let reason = "the kubelet has not called yet";
+    assert_eq!(said(&get(port, "/readyz")), (503, reason));
+    world.kubelet().register();
+    assert_eq!(said(&get(port, "/readyz")), (200, "ok"));
+}
+
 const BEFORE: &str = "\
 # HELP csi_node_driver_registrar_build_info The version that runs
 # TYPE csi_node_driver_registrar_build_info gauge
