@@ -9,10 +9,12 @@ _default:
 lint:
     cargo fmt --check
     cargo clippy --all-targets --locked -- -D warnings
+    cargo clippy --all-targets --all-features --locked -- -D warnings
 
 # all tests
 test:
     cargo test --locked
+    cargo test --locked --all-features --test it http::
 
 # the whole story in a temp folder: driver, registrar, kubelet stand-in
 demo:
