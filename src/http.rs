@@ -144,12 +144,12 @@ async fn respond(context: Context, request: Request<Incoming>) -> Result<Answer,
     let Some(path) = path::decode(raw) else {
         return Ok(bad_request(""));
     };
-    let clean = match &*path {
+    let clean = match raw {
         "/debug/pprof" if context.profiling => "/debug/pprof/".into(),
-        _ => path::clean(&path),
+        _ => path::clean(raw),
     };
-    if clean != path && request.method() != Method::CONNECT {
-        return Ok(redirect(&path::encode(&clean), request.uri().query()));
+    if clean != raw && request.method() != Method::CONNECT {
+        return Ok(redirect(&clean, request.uri().query()));
     }
     Ok(match &*path {
         "/healthz" => match health::check(&context).await {
@@ -168,11 +168,12 @@ async fn respond(context: Context, request: Request<Incoming>) -> Result<Answer,
     })
 }
 
-/// What is wrong with a request although it can be read (RFC 9112, 3.2).
+/// What is wrong with a request although it can be read (RFC 9112, 3.2); empty where Go has no word
+/// for it.
 fn fault(request: &Request<Incoming>) -> Option<&'static str> {
     let mut hosts = request.headers().get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
-        (Some(_), Some(_)) => Some("too many Host headers"),
+        (Some(_), Some(_)) => Some(""),
         (Some(host), None) if host.as_bytes().iter().any(u8::is_ascii_whitespace) => {
             Some("malformed Host header")
         }
@@ -199,10 +200,12 @@ fn bad_request(fault: &str) -> Answer {
 
 fn redirect(path: &str, query: Option<&str>) -> Answer {
     let query = query.map(|query| format!("?{query}")).unwrap_or_default();
-    let Ok(location) = HeaderValue::try_from(format!("{path}{query}")) else {
+    let location = format!("{path}{query}");
+    let link = location.replace('&', "&amp;").replace('"', "&#34;");
+    let Ok(location) = HeaderValue::try_from(location) else {
         return bad_request("");
     };
-    let body = format!("<a href=\"{path}\">Temporary Redirect</a>.\n\n");
+    let body = format!("<a href=\"{link}\">Temporary Redirect</a>.\n\n");
     let mut response = with_type(StatusCode::TEMPORARY_REDIRECT, HTML, body);
     response.headers_mut().insert(LOCATION, location);
     response
