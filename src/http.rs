@@ -9,6 +9,7 @@ mod profile;
 
 use std::convert::Infallible;
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -20,6 +21,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{error, info};
@@ -53,12 +55,29 @@ pub(crate) struct Server {
 /// What the answers depend on.
 #[derive(Debug, Clone)]
 pub(crate) struct Context {
-    pub(crate) status: Publisher,
-    /// The bound of a health check.
-    pub(crate) timeout: Duration,
-    /// Serve profiles.
-    pub(crate) profiling: bool,
-    pub(crate) version: &'static str,
+    status: Publisher,
+    timeout: Duration,
+    profiling: bool,
+    version: &'static str,
+    checks: Arc<Semaphore>,
+}
+
+impl Context {
+    /// `timeout` bounds a health check; with `profiling`, profiles are served.
+    pub(crate) fn new(
+        status: &Publisher,
+        timeout: Duration,
+        profiling: bool,
+        version: &'static str,
+    ) -> Self {
+        Self {
+            status: status.clone(),
+            timeout,
+            profiling,
+            version,
+            checks: Arc::new(Semaphore::new(health::MAX_CHECKS)),
+        }
+    }
 }
 
 /// Listens at the endpoint; nothing is answered before [`serve`].
@@ -152,10 +171,7 @@ async fn respond(context: Context, request: Request<Incoming>) -> Result<Answer,
         return Ok(redirect(&clean, request.uri().query()));
     }
     Ok(match &*path {
-        "/healthz" => match health::check(&context).await {
-            Ok(()) => text(StatusCode::OK, "ok"),
-            Err(failure) => text(failure.code, failure.reason),
-        },
+        "/healthz" => health::answer(&context).await,
         "/readyz" => match context.status.borrow().ready() {
             Ok(()) => text(StatusCode::OK, "ok"),
             Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, reason),

@@ -103,12 +103,7 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let (mut terminations, mut hangups) = signals.listen().context("Failed to handle signals")?;
     let status = Publisher::default();
-    let answers = http::Context {
-        status: status.clone(),
-        timeout: config.timeout,
-        profiling: config.enable_pprof,
-        version: VERSION,
-    };
+    let answers = http::Context::new(&status, config.timeout, config.enable_pprof, VERSION);
     let mut socket = None;
     let ended = tokio::select! {
         Err(failed) = register(config, &status, &mut hangups, &mut socket) => Err(failed),

@@ -8,52 +8,44 @@ use http::StatusCode;
 use tokio::time::Instant;
 use tracing::{debug, error};
 
-use super::Context;
+use super::{Answer, Context, text};
 use crate::grpc;
 use crate::registration::client;
 use crate::status::Registration;
 use crate::sys;
 
-/// What the client is told.
-pub(super) struct Failure {
-    pub(super) code: StatusCode,
-    pub(super) reason: String,
-}
-
-/// Asks over a new connection, as the kubelet would, within the time limit.
-pub(super) async fn check(context: &Context) -> Result<(), Failure> {
-    let registration = context.status.borrow().registration.clone();
-    let code = match registration {
-        None => Err(Fault::Absent),
-        Some(registration) => ask(&registration, context.timeout).await,
-    };
-    match code {
-        Ok(()) => {
-            debug!(v = 5, "Health check succeeded");
-            Ok(())
-        }
-        Err(Fault::Absent) => {
-            let reason = "registration socket does not exist";
-            error!("Health check failed, {reason}");
-            Err(Failure {
-                code: StatusCode::NOT_FOUND,
-                reason: reason.into(),
-            })
-        }
-        Err(Fault::Unhealthy(reason)) => {
-            error!(err = %reason, "Health check failed");
-            Err(Failure {
-                code: StatusCode::INTERNAL_SERVER_ERROR,
-                reason,
-            })
-        }
-    }
-}
+/// Checks that are made at a time; each takes two ends of a connection, and memory for them.
+pub(super) const MAX_CHECKS: usize = 8;
 
 enum Fault {
     /// There is no file at the path.
     Absent,
     Unhealthy(String),
+}
+
+/// Asks over a new connection, as the kubelet would, within the time limit.
+pub(super) async fn answer(context: &Context) -> Answer {
+    let _turn = context.checks.acquire().await;
+    let registration = context.status.borrow().registration.clone();
+    let checked = match registration {
+        None => Err(Fault::Absent),
+        Some(registration) => ask(&registration, context.timeout).await,
+    };
+    match checked {
+        Ok(()) => {
+            debug!(v = 5, "Health check succeeded");
+            text(StatusCode::OK, "ok")
+        }
+        Err(Fault::Absent) => {
+            let reason = "registration socket does not exist";
+            error!("Health check failed, {reason}");
+            text(StatusCode::NOT_FOUND, reason)
+        }
+        Err(Fault::Unhealthy(reason)) => {
+            error!(err = %reason, "Health check failed");
+            text(StatusCode::INTERNAL_SERVER_ERROR, reason)
+        }
+    }
 }
 
 async fn ask(registration: &Registration, limit: Duration) -> Result<(), Fault> {
