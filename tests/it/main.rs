@@ -11,6 +11,8 @@ mod command_line;
 mod exits;
 // The driver, the kubelet and the process that the tests put between them.
 mod harness;
+// A socket that is lost, and what else must not end the process.
+mod healing;
 // grpc.health.v1 on the registration socket.
 mod health;
 // The HTTP server: where it listens, what it answers to whom.

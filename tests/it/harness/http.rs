@@ -135,3 +135,30 @@ impl Connection {
         matches!(self.0.read(&mut [0]), Ok(0))
     }
 }
+
+/// Where a registrar answers.
+pub(crate) struct Http {
+    port: u16,
+}
+
+impl Http {
+    pub(crate) fn at_a_free_port() -> Self {
+        Self { port: free_port() }
+    }
+
+    pub(crate) fn flag(&self) -> String {
+        format!("--http-endpoint=127.0.0.1:{}", self.port)
+    }
+
+    /// The status code and the body.
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
+        let response = get(self.port, path);
+        (response.code(), response.text().to_owned())
+    }
+
+    /// What `/readyz` says: the code, and why.
+    pub(crate) fn ready(&self) -> String {
+        let (code, body) = self.get("/readyz");
+        format!("{code} {body}")
+    }
+}
