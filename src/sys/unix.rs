@@ -1,6 +1,6 @@
 //! Unix: signals, sockets by path, errno in words.
 
-use std::fs::{self, FileType, Metadata};
+use std::fs::{self, File, FileType, Metadata};
 use std::future::{pending, poll_fn};
 use std::io;
 use std::os::fd::AsFd as _;
@@ -147,11 +147,16 @@ pub(crate) struct Identity {
 impl Identity {
     /// Of the file itself where the path is a symbolic link.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
-        let file = fs::symlink_metadata(path)?;
-        Ok(Self {
+        fs::symlink_metadata(path).map(Self::from)
+    }
+}
+
+impl From<Metadata> for Identity {
+    fn from(file: Metadata) -> Self {
+        Self {
             device: file.dev(),
             inode: file.ino(),
-        })
+        }
     }
 }
 
@@ -162,17 +167,15 @@ pub(crate) struct Made(Identity, i64, i64);
 
 pub(crate) fn made(path: &Path) -> Option<Made> {
     let file = fs::symlink_metadata(path).ok()?;
-    let identity = Identity {
-        device: file.dev(),
-        inode: file.ino(),
-    };
-    Some(Made(identity, file.ctime(), file.ctime_nsec()))
+    let (seconds, nanoseconds) = (file.ctime(), file.ctime_nsec());
+    Some(Made(file.into(), seconds, nanoseconds))
 }
 
 /// Tells that something has changed in a directory, or with it.
 #[derive(Debug)]
 pub(crate) struct DirectoryWatch {
-    directory: Identity,
+    /// Held open, so that the number of its inode is not given to another directory.
+    directory: File,
     events: pipe::Receiver,
 }
 
@@ -187,6 +190,8 @@ impl DirectoryWatch {
         {
             return Err(io::ErrorKind::InvalidFilename.into());
         }
+        // Should another directory take its place now, it is not the one that is watched.
+        let held = File::open(directory)?;
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let changes = AddWatchFlags::IN_CREATE
             | AddWatchFlags::IN_DELETE
@@ -197,7 +202,7 @@ impl DirectoryWatch {
         // It is read like a pipe.
         let events = inotify.as_fd().try_clone_to_owned()?;
         Ok(Self {
-            directory: Identity::of(directory)?,
+            directory: held,
             events: pipe::Receiver::from_owned_fd_unchecked(events)?,
         })
     }
@@ -216,7 +221,8 @@ impl DirectoryWatch {
 
     /// Whether it is this directory, not one that has stood there before, that is watched.
     pub(crate) fn is_of(&self, directory: &Path) -> bool {
-        Identity::of(directory).is_ok_and(|identity| identity == self.directory)
+        let watched = self.directory.metadata();
+        watched.is_ok_and(|watched| Identity::of(directory).is_ok_and(|it| it == watched.into()))
     }
 }
 

@@ -242,6 +242,29 @@ fn binds_again_in_a_registry_directory_made_anew() {
     }
 }
 
+/// A file system may give the number of a removed directory's inode to the next one.
+#[test]
+fn watches_a_directory_that_looks_like_the_one_before() {
+    let world = World::new();
+    let _driver = world.driver();
+    let (registrar, http) = registered(&world);
+    let made_anew_unseen = |file: bool| {
+        registrar.signal(Signal::SIGSTOP);
+        fs::remove_dir_all(world.registry()).unwrap();
+        fs::create_dir(world.registry()).unwrap();
+        if file {
+            // so that no socket of ours keeps the directory's inode
+            fs::write(world.socket(), "mine").unwrap();
+        }
+        registrar.signal(Signal::SIGCONT);
+    };
+    made_anew_unseen(true);
+    registrar.logs(TAKEN);
+    made_anew_unseen(false);
+    is_bound_again(&world, &http, 2);
+    heals_still(&world, &http, 3);
+}
+
 /// Where the directory is reached over a symbolic link, nothing tells that the link is switched.
 #[test]
 fn follows_a_registry_directory_that_is_a_symbolic_link() {
