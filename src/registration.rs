@@ -81,10 +81,7 @@ pub(crate) async fn serve(
         endpoint: endpoint.into(),
         supported_versions: vec![SUPPORTED_VERSION.into()],
     };
-    let mut kubelet = Listening {
-        changes: status.subscribe(),
-        unheard: 0,
-    };
+    let mut kubelet = Listening::to(status);
     let (stop, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
     let reason = loop {
@@ -138,9 +135,19 @@ struct Listening {
     changes: watch::Receiver<status::Status>,
     /// How often the socket was offered again in vain.
     unheard: usize,
+    /// When it was last told of.
+    told: Instant,
 }
 
 impl Listening {
+    fn to(status: &Publisher) -> Self {
+        Self {
+            changes: status.subscribe(),
+            unheard: 0,
+            told: Instant::now(),
+        }
+    }
+
     async fn next(&mut self) -> Turn {
         loop {
             let since = {
@@ -154,11 +161,13 @@ impl Listening {
                 status.unheard_since()
             };
             let patience = PATIENCE[self.unheard.min(PATIENCE.len() - 1)];
-            let end = since.map(|since| since + patience);
+            // What could not be offered again has waited since it was told of.
+            let end = since.map(|since| since.max(self.told) + patience);
             tokio::select! {
                 _ = self.changes.changed() => {}
                 () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() => {
                     self.unheard += 1;
+                    self.told = Instant::now();
                     return Turn::Unheard(patience);
                 }
             }
@@ -290,4 +299,31 @@ fn to_text(status: &RegistrationStatus) -> String {
     let error = (!status.error.is_empty()).then(|| format!("error:{}", klog::quote(&status.error)));
     let fields: Vec<_> = registered.into_iter().chain(error).collect();
     fields.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The seconds after which a silent kubelet is told of, five times.
+    async fn pauses(status: &Publisher, offered_again: impl Fn()) -> Vec<u64> {
+        let mut kubelet = Listening::to(status);
+        let mut pauses = Vec::new();
+        for _ in 0..5 {
+            let since = Instant::now();
+            assert!(matches!(kubelet.next().await, Turn::Unheard(_)));
+            pauses.push(since.elapsed().as_secs());
+            offered_again();
+        }
+        pauses
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_longer_each_time_whether_or_not_the_socket_could_be_offered_again() {
+        let status = Publisher::default();
+        status.send_modify(status::Status::bound);
+        let again = || status.send_modify(status::Status::bound);
+        assert_eq!(pauses(&status, again).await, [30, 60, 120, 300, 300]);
+        assert_eq!(pauses(&status, || {}).await, [30, 60, 120, 300, 300]);
+    }
 }
