@@ -162,8 +162,15 @@ impl Socket {
 
     /// Makes the kubelet see a new socket, unless the path is not ours.
     pub(crate) fn offer_again(&mut self) {
-        if self.place() == Place::Ours && fs::remove_file(&self.path).is_ok() {
-            self.bind_again();
+        if self.place() != Place::Ours {
+            return;
+        }
+        match fs::remove_file(&self.path) {
+            Ok(()) => self.bind_again(),
+            Err(error) => {
+                let (reason, path) = (sys::reason(&error), self.path.display());
+                warn!(err = %reason, socketPath = %path, "The registration socket cannot be removed");
+            }
         }
     }
 

@@ -118,7 +118,8 @@ pub(crate) fn publish(path: &Path) -> io::Result<(UnixListener, Identity)> {
         fs::hard_link(&hidden, path)?;
         Ok((listener, identity))
     });
-    fs::remove_file(&hidden)?;
+    // Should someone have removed it already, what was published is no worse.
+    let _ = fs::remove_file(&hidden);
     linked.map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => Errno::EADDRINUSE.into(),
         _ => error,

@@ -1,7 +1,8 @@
-use std::fs;
-use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -376,6 +377,68 @@ fn does_not_take_what_was_said_to_the_former_socket_for_the_new_one() {
     assert_eq!(http.ready(), "503 the kubelet has not called yet");
     world.kubelet().register();
     assert_eq!(http.ready(), "200 ok");
+}
+
+/// Some clean up what begins with a dot.
+#[test]
+fn stands_or_is_made_again_whatever_is_removed_while_it_is_made() {
+    let world = World::new();
+    let _driver = world.driver();
+    let (mut registrar, http) = registered(&world);
+    let registry = world.registry();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                for entry in fs::read_dir(&registry).unwrap().flatten() {
+                    if entry.file_name().as_encoded_bytes()[0] == b'.' {
+                        let _ = fs::remove_file(entry.path());
+                    }
+                }
+            }
+        });
+        for signals in 1..=500 {
+            registrar.signal(Signal::SIGHUP);
+            eventually("SIGHUP", || {
+                (count(&registrar, r#"I "SIGHUP"#) == signals).then_some(())
+            });
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    eventually("a socket that stays", || {
+        http.ready()
+            .starts_with("503 the kubelet has not")
+            .then_some(())
+    });
+    assert_eq!(world.kubelet().register().name, DRIVER);
+    assert!(registrar.is_running());
+}
+
+#[test]
+fn says_that_its_socket_cannot_be_removed_to_be_offered_again() {
+    let world = World::new();
+    let _driver = world.driver();
+    // root may write where a mode forbids it
+    let wrapper = ["setpriv", "--bounding-set=-dac_override"];
+    let root = fs::metadata(world.registry()).unwrap().uid() == 0;
+    let wrapper = if root { &wrapper[..] } else { &[] };
+    let mut registrar = world.start_under(wrapper, &[]);
+    world.kubelet().register();
+    let before = inode(&world.socket());
+    let mode = |mode| fs::set_permissions(world.registry(), Permissions::from_mode(mode)).unwrap();
+    mode(0o500);
+    registrar.signal(Signal::SIGHUP);
+    registrar.logs(&format!(
+        r#"W "The registration socket cannot be removed" err="Permission denied" socketPath="{}""#,
+        world.socket().display()
+    ));
+    assert_eq!(inode(&world.socket()), before);
+    assert_eq!(world.kubelet().register().name, DRIVER);
+    mode(0o700);
+    registrar.signal(Signal::SIGHUP);
+    registrar.logs(NEW);
+    assert_eq!(world.kubelet().register().name, DRIVER);
+    assert!(registrar.is_running());
 }
 
 /// Takes 30 seconds, the shortest time that a kubelet may be silent.
