@@ -208,11 +208,15 @@ impl Socket {
 
     /// Removes the file from the registry directory unless another one has taken its place.
     pub(crate) fn remove(self) -> anyhow::Result<()> {
-        match self.place() {
-            Place::Ours => fs::remove_file(&self.path)
+        if self.place() != Place::Ours {
+            return Ok(());
+        }
+        match fs::remove_file(&self.path) {
+            // A newer instance was just making room for its own.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed
                 .map_err(|error| describe("remove", &self.path, &error))
                 .context("Failed to remove socket with error"),
-            _ => Ok(()),
         }
     }
 }

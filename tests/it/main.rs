@@ -17,6 +17,8 @@ mod healing;
 mod health;
 // The HTTP server: where it listens, what it answers to whom.
 mod http;
+// Several registrars of one driver.
+mod instances;
 // The lines on stderr: their form, and which of them are shown.
 mod logging;
 // The exec probe.
