@@ -5,8 +5,12 @@
     reason = "a step that cannot be taken fails its test"
 )]
 
+// What runs out: descriptors, connections.
+mod bounds;
 // Flags, and what is said about wrong ones.
 mod command_line;
+// A driver that comes back, with its name or another.
+mod driver_restarts;
 // How the process ends: the code, the last words, what is left behind.
 mod exits;
 // The driver, the kubelet and the process that the tests put between them.

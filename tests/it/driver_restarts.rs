@@ -1,0 +1,72 @@
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+use nix::sys::signal::Signal;
+
+use crate::harness::{Answer, DRIVER, Kubelet, World, eventually};
+
+const OTHER: &str = "other.csi.example.com";
+const RENAMED: &str = r#"W "The CSI driver has come back under another name""#;
+
+#[test]
+fn change_nothing_under_the_same_name() {
+    let world = World::new();
+    let mut driver = world.driver();
+    let mut registrar = world.start(&[]);
+    world.kubelet().register();
+    let before = fs::metadata(world.socket()).unwrap().ino();
+    let log = registrar.log();
+    for _ in 0..2 {
+        drop(driver);
+        driver = world.driver();
+        eventually("a call", || driver.calls().pop());
+    }
+    assert_eq!(world.kubelet().register().name, DRIVER);
+    assert_eq!(fs::metadata(world.socket()).unwrap().ino(), before);
+    assert!(registrar.is_running());
+    // the one line of the registration just now
+    assert_eq!(registrar.log().len(), log.len() + 1);
+}
+
+#[test]
+fn under_another_name_are_registered_under_it() {
+    let world = World::new();
+    let driver = world.driver();
+    let mut registrar = world.start(&[]);
+    world.kubelet().register();
+    drop(driver);
+    let driver = world.driver_that(&[Answer::Name(OTHER)]);
+    registrar.logs(&format!(r#"{RENAMED} was="{DRIVER}" is="{OTHER}""#));
+    let socket = world.registry().join(format!("{OTHER}-reg.sock"));
+    assert_eq!(Kubelet::dial(&socket).register().name, OTHER);
+    assert_eq!(world.listing(), [format!("{OTHER}-reg.sock")]);
+    // it heals there as well, and the driver may return to its first name
+    fs::remove_file(&socket).unwrap();
+    assert_eq!(Kubelet::dial(&socket).register().name, OTHER);
+    drop(driver);
+    let _driver = world.driver();
+    assert_eq!(world.kubelet().register().name, DRIVER);
+    assert_eq!(world.listing(), [format!("{DRIVER}-reg.sock")]);
+    let log = registrar.log();
+    let told = log.iter().filter(|line| line.starts_with(RENAMED)).count();
+    assert_eq!(told, 2);
+    registrar.signal(Signal::SIGTERM);
+    assert_eq!(registrar.exit_code(), 0);
+    assert_eq!(world.listing(), [""; 0]);
+}
+
+#[test]
+fn under_a_name_that_cannot_be_registered_leave_the_former_one() {
+    let world = World::new();
+    let driver = world.driver();
+    let mut registrar = world.start(&[]);
+    world.kubelet().register();
+    drop(driver);
+    let driver = world.driver_that(&[Answer::Name("a/b")]);
+    registrar.logs(r#"W "The CSI driver has come back, but not with a name""#);
+    assert_eq!(world.kubelet().register().name, DRIVER);
+    drop(driver);
+    let _driver = world.driver_that(&[Answer::Name(OTHER)]);
+    registrar.logs(RENAMED);
+    assert!(registrar.is_running());
+}
