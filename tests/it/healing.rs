@@ -2,6 +2,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -293,6 +294,36 @@ fn follows_a_registry_directory_that_is_a_symbolic_link() {
     registrar.signal(Signal::SIGTERM);
     assert_eq!(registrar.exit_code(), 0);
     assert_eq!(world.listing(), [""; 0]);
+}
+
+/// A user namespace has limits of its own. Skipped where it is not permitted.
+#[test]
+fn heals_without_a_watch_to_spare() {
+    let script = r#"echo 0 >/proc/sys/user/max_inotify_instances || exit; exec "$0" "$@""#;
+    let wrapper = ["unshare", "-Ur", "sh", "-c", script];
+    let mut trial = Command::new(wrapper[0]);
+    let trial = trial.args(&wrapper[1..]).arg("true").output();
+    if !trial.is_ok_and(|output| output.status.success()) {
+        return;
+    }
+    let world = World::new();
+    let _driver = world.driver();
+    let http = Http::at_a_free_port();
+    let mut registrar = world.start_under(&wrapper, &[&http.flag()]);
+    world.kubelet().register();
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", registrar.pid())).unwrap();
+    for descriptor in descriptors {
+        let file = fs::read_link(descriptor.unwrap().path()).unwrap();
+        assert_ne!(file, Path::new("anon_inode:inotify"));
+    }
+    heals_still(&world, &http, 2);
+    fs::remove_dir_all(world.registry()).unwrap();
+    eventually("readyz", || http.ready().contains(GONE).then_some(()));
+    fs::create_dir(world.registry()).unwrap();
+    is_bound_again(&world, &http, 3);
+    heals_still(&world, &http, 4);
+    registrar.signal(Signal::SIGTERM);
+    assert_eq!(registrar.exit_code(), 0);
 }
 
 /// Waits for two seconds in which the process was not woken more often.

@@ -174,3 +174,17 @@ fn may_be_gone_when_the_process_ends_or_be_another_file() {
         assert_eq!(world.socket().exists(), left);
     }
 }
+
+#[test]
+fn is_made_without_any_capability() {
+    let world = World::new();
+    let _driver = world.driver();
+    let wrapper = ["setpriv", "--bounding-set=-all", "--no-new-privs"];
+    let root = fs::metadata(world.registry()).unwrap().uid() == 0;
+    let wrapper = if root { &wrapper[..] } else { &[] };
+    let registrar = world.start_under(wrapper, &[]);
+    assert_eq!(world.kubelet().register().name, DRIVER);
+    assert_eq!(registrar.status("CapEff"), "0000000000000000");
+    fs::remove_file(world.socket()).unwrap();
+    assert_eq!(world.kubelet().register().name, DRIVER);
+}
