@@ -135,6 +135,11 @@ fn listen_privately(path: &Path) -> io::Result<UnixListener> {
     socket.listen(BACKLOG)
 }
 
+/// The error of bind(2) at a path that is taken.
+pub(crate) fn address_in_use() -> io::Error {
+    Errno::EADDRINUSE.into()
+}
+
 /// What tells a file from another that comes to stand at the same path.
 ///
 /// The number of a socket's inode is not given to another file while the socket listens, even
