@@ -58,6 +58,7 @@ fn raises_the_verbosity_by_source_file() {
     for (flags, shown) in [
         (&["--vmodule=driver=5"][..], level_0 + of_driver),
         (&["--vmodule=driver=1"], level_0 + 2),
+        (&["--vmodule=grpc=5"], level_0 + of_grpc),
         (&["--vmodule=reg*=4"], level_0 + of_registration),
         (
             &["--vmodule=driver=5,grpc=5,r?gistration=9"],
