@@ -108,8 +108,10 @@ fn bit(signal: Signal) -> u64 {
 /// Listens at a path that is free; one that is taken is [`io::ErrorKind::AddrInUse`].
 ///
 /// The socket is made under a hidden name, which kubelets pass over, and linked to its own when it
-/// listens: who finds it there can connect at once, it never stands in another's place, and its
-/// identity is known for sure.
+/// listens. Who dials at the event that shows the socket is then never refused, while of one that
+/// is bound in place nearly all such dials are; a rename would be another event than that of a new
+/// file, and could take another's place. `docs/registration-socket.md` has the figures. The
+/// identity, too, is known before anyone can replace the file.
 pub(crate) fn publish(path: &Path) -> io::Result<(UnixListener, Identity)> {
     let clock = UNIX_EPOCH.elapsed().unwrap_or_default().subsec_nanos();
     let hidden = path.with_file_name(format!(".{:08x}", clock ^ process::id()));
@@ -133,11 +135,6 @@ fn listen_privately(path: &Path) -> io::Result<UnixListener> {
     fchmod(&socket, Mode::S_IRWXU)?;
     socket.bind(path)?;
     socket.listen(BACKLOG)
-}
-
-/// The error of bind(2) at a path that is taken.
-pub(crate) fn address_in_use() -> io::Error {
-    Errno::EADDRINUSE.into()
 }
 
 /// What tells a file from another that comes to stand at the same path.

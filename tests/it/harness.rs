@@ -55,9 +55,8 @@ use std::{env, thread};
 
 use tempfile::TempDir;
 
-pub(crate) use self::http::Http;
 pub(crate) use driver::{Answer, Driver};
-pub(crate) use http::{Connection, Response, free_port, get, is_ipv6_on};
+pub(crate) use http::{Connection, Http, Response, free_port, get, is_ipv6_on};
 pub(crate) use kubelet::{Failure, Kubelet, PluginInfo, message};
 pub(crate) use registrar::Registrar;
 
