@@ -10,6 +10,8 @@ mod http;
 mod klog;
 mod probe;
 mod proto;
+#[cfg(test)]
+mod random;
 mod registration;
 mod socket;
 mod status;

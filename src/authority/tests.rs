@@ -1,5 +1,6 @@
 use super::hpack::{self, CODE_LENGTHS, Decoder, field_size};
 use super::*;
+use crate::random::Random;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 type Fields = Vec<(Vec<u8>, Vec<u8>)>;
@@ -184,17 +185,7 @@ fn authority(block: &[u8]) -> Option<Vec<u8>> {
         .find_map(|(name, value)| (name == AUTHORITY).then_some(value))
 }
 
-/// Marsaglia's xorshift64.
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
-
     fn text(&mut self) -> Vec<u8> {
         let any = self.below(4) == 0;
         let length = [0, 3, 10, 60, 130, 300][self.below(6)];

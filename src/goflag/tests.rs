@@ -1,6 +1,7 @@
 use std::fmt::Debug;
 
 use super::*;
+use crate::random::Random;
 
 fn flags() -> Command {
     Command::new("test").args([
@@ -343,5 +344,103 @@ fn formats_durations() {
         (i64::MIN, "-2562047h47m16.854775808s"),
     ] {
         assert_eq!(format_duration(nanoseconds), text);
+    }
+}
+
+#[test]
+fn a_duration_is_read_as_it_was_written() {
+    let mut random = Random(0x853c_49e6_748f_ea9b);
+    for _ in 0..20_000 {
+        let size = random.number().cast_signed();
+        for nanoseconds in [size, size.wrapping_neg()] {
+            let text = format_duration(nanoseconds);
+            assert_eq!(duration(&text), Ok(nanoseconds), "{text}");
+        }
+    }
+}
+
+/// Each part is a number of its unit, rounded down to a nanosecond, in whatever order.
+#[test]
+fn a_duration_is_the_sum_of_its_parts_with_its_sign() {
+    const UNITS: [(&str, i128); 6] = [
+        ("ns", 1),
+        ("us", 1_000),
+        ("ms", 1_000_000),
+        ("s", 1_000_000_000),
+        ("m", 60_000_000_000),
+        ("h", 3_600_000_000_000),
+    ];
+    let mut random = Random(0xda3e_39cb_94b9_5bdb);
+    let mut accepted = 0;
+    for _ in 0..20_000 {
+        let (mut text, mut sum) = (String::new(), 0);
+        for _ in 0..1 + random.below(4) {
+            let (unit, size) = UNITS[random.below(UNITS.len())];
+            let whole = random.number() >> (10 + random.below(40));
+            let places = random.below(10);
+            let fraction = random.below(10_usize.pow(places as u32));
+            text += &match places {
+                0 => format!("{whole}{unit}"),
+                _ => format!("{whole}.{fraction:0places$}{unit}"),
+            };
+            sum += i128::from(whole) * size;
+            sum += fraction as i128 * size / 10_i128.pow(places as u32);
+        }
+        for (sign, sum) in [("", sum), ("+", sum), ("-", -sum)] {
+            let expected = i64::try_from(sum).map_err(|_| PARSE);
+            let text = format!("{sign}{text}");
+            assert_eq!(duration(&text), expected, "{text}");
+            accepted += usize::from(expected.is_ok());
+        }
+    }
+    assert!((10_000..59_000).contains(&accepted), "{accepted}");
+}
+
+/// A sign, a prefix that names the base, digits of the base, and single underscores between digits
+/// or after the prefix.
+#[test]
+fn an_integer_has_the_value_of_its_digits() {
+    let mut random = Random(0x1405_7b7e_f767_814f);
+    for _ in 0..20_000 {
+        let size = random.number();
+        let (prefix, digits) = match random.below(8) {
+            0 => ("0b", format!("{size:b}")),
+            1 => ("0B", format!("{size:b}")),
+            2 => ("0", format!("{size:o}")),
+            3 => ("0o", format!("{size:o}")),
+            4 => ("0O", format!("{size:o}")),
+            5 => ("0x", format!("{size:x}")),
+            6 => ("0X", format!("{size:X}")),
+            _ => ("", format!("{size}")),
+        };
+        let mut text = prefix.to_owned();
+        for digit in digits.chars() {
+            if !text.is_empty() && random.below(4) == 0 {
+                text.push('_');
+            }
+            text.push(digit);
+        }
+        for (sign, value) in [
+            ("", i128::from(size)),
+            ("+", size.into()),
+            ("-", -i128::from(size)),
+        ] {
+            let signed = format!("{sign}{text}");
+            assert_eq!(
+                int(&signed),
+                i64::try_from(value).map_err(|_| RANGE),
+                "{signed}"
+            );
+        }
+        for wrong in [
+            format!("_{text}"),
+            format!("{text}_"),
+            text.replacen('_', "__", 1),
+        ] {
+            // where there was none to double
+            if wrong != text {
+                assert!(int(&wrong).is_err(), "{wrong}");
+            }
+        }
     }
 }

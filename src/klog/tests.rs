@@ -3,6 +3,7 @@ use std::sync::{Arc, Mutex};
 use tracing::{debug, error, info, warn};
 
 use super::*;
+use crate::random::Random;
 
 /// Renders as the log does, but with a fixed time, process and zone, and keeps the lines.
 struct Recorder {
@@ -384,4 +385,217 @@ fn globs_match_the_whole_name() {
 fn a_second_init_does_nothing() {
     init(&Options::default());
     init(&verbosity(5));
+}
+
+const GOS_ESCAPES: &str = "abtnvfr\\\"xuU";
+const JSONS_ESCAPES: &str = "btnfr\\\"u";
+
+/// Takes a string literal, by the rules of Go or of JSON.
+fn unquote(rest: &mut &str, escapes: &str) -> String {
+    let mut chars = rest.strip_prefix('"').expect("a quote").chars();
+    let mut text = String::new();
+    loop {
+        let c = match chars.next().expect("another quote") {
+            '"' => break,
+            '\\' => chars.next().expect("an escape"),
+            c => {
+                text.push(c);
+                continue;
+            }
+        };
+        assert!(escapes.contains(c), "\\{c}");
+        let digits = match c {
+            'x' => 2,
+            'u' => 4,
+            'U' => 8,
+            _ => 0,
+        };
+        let code: String = chars.by_ref().take(digits).collect();
+        text.push(match c {
+            'a' => '\x07',
+            'b' => '\x08',
+            't' => '\t',
+            'n' => '\n',
+            'v' => '\x0b',
+            'f' => '\x0c',
+            'r' => '\r',
+            'x' | 'u' | 'U' => char::from_u32(u32::from_str_radix(&code, 16).unwrap()).unwrap(),
+            itself => itself,
+        });
+    }
+    *rest = chars.as_str();
+    text
+}
+
+#[test]
+fn a_quoted_text_is_printable_and_reads_back() {
+    let mut random = Random(0x9e6c_63d0_876a_9a47);
+    for _ in 0..20_000 {
+        let text = random.string();
+        let quoted = quote(&text).to_string();
+        let is_printable = |c: char| c == ' ' || !(c.is_control() || c.is_whitespace());
+        assert!(quoted.chars().all(is_printable), "{text:?}");
+        let mut rest = &*quoted;
+        assert_eq!((unquote(&mut rest, GOS_ESCAPES), rest), (text, ""));
+    }
+}
+
+#[test]
+fn a_json_string_is_one_line_and_reads_back() {
+    let mut random = Random(0x7f4a_7c15_f39c_c060);
+    for _ in 0..20_000 {
+        let text = random.string();
+        for html in [false, true] {
+            let json = json_escaped(&text, html).to_string();
+            assert!(!json.contains(|c| c < ' '), "{text:?}");
+            let mut rest = &*json;
+            assert_eq!(
+                (unquote(&mut rest, JSONS_ESCAPES), rest),
+                (text.clone(), "")
+            );
+        }
+    }
+}
+
+/// A message and fields of each kind, as one event.
+struct Said {
+    message: String,
+    text: String,
+    number: i64,
+    flag: bool,
+}
+
+impl Said {
+    fn by(random: &mut Random) -> Self {
+        Self {
+            message: random.string(),
+            text: random.string(),
+            number: random.number().cast_signed(),
+            flag: random.below(2) == 0,
+        }
+    }
+
+    fn logged(&self, options: &Options) -> String {
+        let Self {
+            message,
+            text,
+            number,
+            flag,
+        } = self;
+        let none = None::<&str>;
+        let mut lines = recorded(klog(options.clone(), TimeZone::utc), || {
+            warn!(text, number, flag, display = %text, none, "{message}");
+        });
+        assert_eq!(lines.len(), 1);
+        lines.remove(0)
+    }
+}
+
+/// An object of strings and bare values, on one line.
+fn parse_json(line: &str) -> Vec<(String, String)> {
+    let line = line.strip_suffix("}\n").expect("the end of an object");
+    assert!(!line.contains('\n'));
+    let mut rest = line.strip_prefix('{').expect("an object");
+    let mut pairs = Vec::new();
+    loop {
+        let key = unquote(&mut rest, JSONS_ESCAPES);
+        rest = rest.strip_prefix(':').expect("a value");
+        let value = if rest.starts_with('"') {
+            unquote(&mut rest, JSONS_ESCAPES)
+        } else {
+            let (bare, next) = rest.split_at(rest.find(',').unwrap_or(rest.len()));
+            rest = next;
+            bare.to_owned()
+        };
+        pairs.push((key, value));
+        if rest.is_empty() {
+            return pairs;
+        }
+        rest = rest.strip_prefix(',').expect("another pair");
+    }
+}
+
+#[test]
+fn an_event_is_one_line_of_json_and_reads_back() {
+    let mut random = Random(0xbf58_476d_1ce4_e5b9);
+    let options = Options {
+        json: true,
+        ..Options::default()
+    };
+    for _ in 0..2_000 {
+        let said = Said::by(&mut random);
+        let pairs = parse_json(&said.logged(&options));
+        let keys: Vec<_> = pairs.iter().map(|(key, _)| &**key).collect();
+        let expected = "ts caller msg v text number flag display none";
+        assert_eq!(keys.join(" "), expected);
+        let values: Vec<_> = pairs[2..].iter().map(|(_, value)| value.clone()).collect();
+        let (number, flag) = (said.number.to_string(), said.flag.to_string());
+        let expected = [
+            said.message,
+            "0".into(),
+            said.text.clone(),
+            number,
+            flag,
+            said.text,
+            "null".into(),
+        ];
+        assert_eq!(values, expected);
+    }
+}
+
+/// Takes a value of the text format: quoted, set off by tabs, or bare up to a blank.
+fn text_value(rest: &mut &str) -> String {
+    if rest.starts_with('"') {
+        return unquote(rest, GOS_ESCAPES);
+    }
+    if let Some(lines) = rest.strip_prefix("<\n") {
+        let (lines, next) = lines.split_once("\n >").expect("the end of the lines");
+        *rest = next;
+        let line = |line: &str| line.strip_prefix('\t').expect("a tab").to_owned();
+        return lines.split('\n').map(line).collect::<Vec<_>>().join("\n");
+    }
+    let (bare, next) = rest.split_at(rest.find([' ', '\n']).expect("an end"));
+    *rest = next;
+    bare.to_owned()
+}
+
+/// Of klog: the severity, month and day, the time to a microsecond, the process in seven columns,
+/// the place; then the message, and pairs after one blank each.
+#[test]
+fn an_event_is_a_header_and_its_parts_in_text_and_reads_back() {
+    let mut random = Random(0x94d0_49bb_1331_11eb);
+    for _ in 0..2_000 {
+        let said = Said::by(&mut random);
+        let line = said.logged(&Options::default());
+        let (header, mut rest) = line.split_once("] ").unwrap();
+        let (time, place) = header.split_once(" tests.rs:").unwrap();
+        let picture = time.replace(|c: char| c.is_ascii_digit(), "0");
+        assert_eq!(picture, "W0000 00:00:00.000000   00000");
+        assert!(place.bytes().all(|byte| byte.is_ascii_digit()), "{place}");
+        let lines = line.strip_suffix('\n').unwrap().split('\n').skip(1);
+        assert!(
+            lines.clone().all(|line| line.starts_with(['\t', ' '])),
+            "{line:?}"
+        );
+
+        assert_eq!(unquote(&mut rest, GOS_ESCAPES), said.message);
+        // of lines that are set off, the last may have had an end or not
+        let text = match said.text.strip_suffix('\n') {
+            Some(lines) => lines,
+            None => &said.text,
+        };
+        let (number, flag) = (said.number.to_string(), said.flag.to_string());
+        let pairs = [
+            ("text", text),
+            ("number", &number),
+            ("flag", &flag),
+            ("display", text),
+            ("none", "null"),
+        ];
+        for (key, value) in pairs {
+            rest = rest.strip_prefix(&format!(" {key}=")).expect(key);
+            assert_eq!(text_value(&mut rest), value, "{line:?}");
+        }
+        assert_eq!(rest, "\n");
+    }
 }
