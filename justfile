@@ -34,3 +34,11 @@ interop:
 # licences, duplicates and sources of the crates
 deny:
     cargo deny check bans licenses sources
+
+# each fuzz target for so many seconds (needs cargo-fuzz and a nightly compiler)
+fuzz seconds="600":
+    for target in authority goflag server; do \
+        found=tests/fuzz/target/corpus/$target && mkdir -p $found && \
+        cargo +nightly fuzz run --fuzz-dir tests/fuzz $target $found tests/fuzz/corpus/$target -- \
+            -max_len=8192 -max_total_time={{seconds}} || exit; \
+    done

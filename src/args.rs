@@ -247,7 +247,8 @@ follows =. A duration has units, as 500ms or 1m30s: ns, us, ms, s, m, h. The las
 
 Flags of earlier releases, accepted without effect:";
 
-fn command() -> Command {
+/// All flags, with their help.
+pub(crate) fn command() -> Command {
     let past = PAST.map(|(name, _)| format!("--{name}"));
     let past: Vec<_> = past.chunks(5).map(|names| names.join(", ")).collect();
     let past = past.join(",\n  ");

@@ -1,3 +1,8 @@
+#[path = "../../tests/fuzz/checks/goflag.rs"]
+mod check;
+
+use std::fs;
+
 use super::*;
 
 fn parse(args: &[&str]) -> Result<Parsed, UsageError> {
@@ -305,4 +310,12 @@ fn an_argument_that_is_not_unicode_is_read() {
         panic!("{parsed:?}")
     };
     assert_eq!(config.csi_address, "/\u{fffd}");
+}
+
+#[test]
+fn the_fuzzers_corpus_holds() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus/goflag");
+    for file in fs::read_dir(corpus).unwrap() {
+        check::check(&fs::read(file.unwrap().path()).unwrap());
+    }
 }

@@ -1,6 +1,10 @@
+#[path = "../../tests/fuzz/checks/authority.rs"]
+mod check;
+
 use super::hpack::{self, CODE_LENGTHS, Decoder, field_size};
 use super::*;
 use crate::random::Random;
+use std::fs;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 type Fields = Vec<(Vec<u8>, Vec<u8>)>;
@@ -822,6 +826,25 @@ fn survives_any_damage() {
         refusals += usize::from(whole.ends_with(&REFUSAL));
     }
     assert!((100..1900).contains(&refusals), "{refusals}");
+}
+
+#[test]
+fn the_fuzzers_corpus_holds() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus/authority");
+    for file in fs::read_dir(corpus).unwrap() {
+        check::check(&fs::read(file.unwrap().path()).unwrap());
+    }
+}
+
+/// The only case in which twice is not once.
+#[test]
+fn a_block_that_has_grown_too_large_is_refused_the_second_time() {
+    let name = [&[0][..], &string(b"n", false)].concat();
+    let coded = [integer(0x80, 7, MAX_BLOCK - 36), vec![0; MAX_BLOCK - 36]].concat();
+    let input = connection(&frames(&[name, coded].concat(), 0));
+    let once = filtered(&input);
+    assert!(once.len() > MAX_BLOCK && filtered(&once).ends_with(&REFUSAL));
+    check::check(&input);
 }
 
 #[test]

@@ -36,8 +36,8 @@ pub(crate) struct HeldSignals(SigSet);
 #[derive(Debug)]
 pub(crate) struct Terminations(Vec<unix::Signal>);
 
-/// SIGHUP.
-#[derive(Debug)]
+/// SIGHUP; by default it never comes.
+#[derive(Debug, Default)]
 pub(crate) struct Hangups(Option<unix::Signal>);
 
 impl HeldSignals {

@@ -1,3 +1,4 @@
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -165,6 +166,37 @@ fn ends_only_the_connection_that_brings_bad_bytes() {
         let timed_out = end.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
         assert!(!timed_out, "the connection stays open after {fault}");
         assert_eq!(kubelet.get_info().unwrap().name, DRIVER, "{fault}");
+    }
+    assert!(registrar.is_running());
+}
+
+/// As `tests/fuzz/targets/server.rs` does; a refusal ends the process, as it should.
+#[test]
+fn survives_the_fuzzers_corpus() {
+    let world = World::new();
+    let _driver = world.driver();
+    let mut registrar = world.start(&[]);
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus/server");
+    for file in fs::read_dir(corpus).unwrap() {
+        let file = file.unwrap().path();
+        let mut kubelet = world.kubelet();
+        let mut stream = UnixStream::connect(world.socket()).unwrap();
+        stream.set_read_timeout(Some(*PATIENCE)).unwrap();
+        // the server may have closed the connection at the first octets
+        let _ = stream.write_all(&fs::read(&file).unwrap());
+        let _ = stream.shutdown(Shutdown::Write);
+        let end = stream.read_to_end(&mut Vec::new());
+        let timed_out = end.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+        assert!(!timed_out, "the connection stays open after {file:?}");
+        let answer = kubelet.get_info();
+        let told = r#"I "Received NotifyRegistrationStatus call" status=""#;
+        let refuses = |line: &String| line.starts_with(told) && !line.contains("registered:true");
+        if registrar.log().iter().any(refuses) {
+            assert_eq!(registrar.exit_code(), 1, "{file:?}");
+            registrar = world.start(&[]);
+        } else {
+            assert_eq!(answer.unwrap().name, DRIVER, "{file:?}");
+        }
     }
     assert!(registrar.is_running());
 }

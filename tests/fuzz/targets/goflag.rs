@@ -1,0 +1,15 @@
+#![no_main]
+
+#[path = "../checks/goflag.rs"]
+mod check;
+#[allow(dead_code, reason = "the command line needs a part of it")]
+#[path = "../../../src"]
+mod program {
+    pub(crate) mod args;
+    pub(crate) mod goflag;
+    pub(crate) mod klog;
+}
+
+use program::{args, goflag, klog};
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| check::check(input));
