@@ -42,3 +42,7 @@ fuzz seconds="600":
         cargo +nightly fuzz run --fuzz-dir tests/fuzz $target $found tests/fuzz/corpus/$target -- \
             -max_len=8192 -max_total_time={{seconds}} || exit; \
     done
+
+# the load of years on one process, its result in docs/soak.md
+soak:
+    cargo bench --locked --bench soak
