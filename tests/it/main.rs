@@ -9,10 +9,14 @@
 mod bounds;
 // Flags, and what is said about wrong ones.
 mod command_line;
+// The manifests, and what the documents quote of them.
+mod deploy;
 // A driver that comes back, with its name or another.
 mod driver_restarts;
 // How the process ends: the code, the last words, what is left behind.
 mod exits;
+// docs/flags.md and the help text.
+mod flags;
 // The driver, the kubelet and the process that the tests put between them.
 mod harness;
 // A socket that is lost, and what else must not end the process.
