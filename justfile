@@ -46,3 +46,19 @@ fuzz seconds="600":
 # the load of years on one process, its result in docs/soak.md
 soak:
     cargo bench --locked --bench soak
+
+# the licences of what is in the binary, for the image
+licenses:
+    .ci/third-party-licenses > docs/third-party-licenses.txt
+
+# what is in the binary, as CycloneDX
+sbom:
+    cargo cyclonedx --format json --target {{static_target}} --no-build-deps
+
+# the image of this machine's architecture
+image:
+    docker buildx build --tag csi-node-driver-registrar:dev --load .
+
+# the manifests, against Kubernetes' schemas (needs kubectl and Python's kubernetes-validate)
+manifests:
+    kubectl kustomize deploy/example | kubernetes-validate --strict -
