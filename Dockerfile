@@ -5,6 +5,9 @@
 #
 # It compiles on the builder's own architecture and links for the image's.
 
+# For an SBOM of the crates, which do not show in the finished image.
+ARG BUILDKIT_SBOM_SCAN_CONTEXT=true
+
 FROM --platform=$BUILDPLATFORM rust:1.95-slim-bookworm AS build
 ARG TARGETARCH
 # The recommended package of a cross compiler is its C library.
