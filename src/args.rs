@@ -270,7 +270,7 @@ pub(crate) fn command() -> Command {
             text("csi-address")
                 .value_name("address")
                 .default_value("/run/csi/socket")
-                .help("Where it listens: PATH or HOST:PORT"),
+                .help("Its socket, /PATH, or HOST:PORT"),
             valued("timeout", positive)
                 .value_name("duration")
                 .default_value("1s")
@@ -291,7 +291,7 @@ pub(crate) fn command() -> Command {
                 .help("Directory to register in"),
             text("mode")
                 .value_name("mode")
-                .help("With kubelet-registration-probe, as that command"),
+                .help("kubelet-registration-probe: as the command"),
         ])
         .next_help_heading("Health, metrics and profiling")
         .args([

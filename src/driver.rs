@@ -72,7 +72,10 @@ impl<'a> Driver<'a> {
             None => asked.await,
             Some(limit) => match timeout(limit, asked).await {
                 Ok(result) => result,
-                Err(_) => Err(anyhow!("{} (waited {limit:?})", wait.reason)),
+                Err(_) => {
+                    let address = &self.address;
+                    Err(anyhow!("{} (waited {limit:?} for {address})", wait.reason))
+                }
             },
         }
         .context(match wait.reached {

@@ -45,7 +45,13 @@ pub(crate) fn walk(
 
 fn next_flag(command: &Command, args: &mut impl Iterator<Item = String>) -> Result<String, End> {
     let arg = args.next().ok_or(End::Operands)?;
-    let name = arg.strip_prefix('-').ok_or(End::Operands)?;
+    let Some(name) = arg.strip_prefix('-') else {
+        // Go would pass over it, and do something else than was asked for.
+        return Err(match command.find_subcommand(&arg) {
+            Some(_) => End::Invalid(format!("{arg} has to be the first argument")),
+            None => End::Operands,
+        });
+    };
     if matches!(name, "" | "-") {
         return Err(End::Operands);
     }

@@ -199,7 +199,7 @@ fn both_spellings_of_the_probe_are_understood() {
         parse(&["kubelet-registration-probe", "--help"]),
         Ok(Parsed::Help(_))
     ));
-    assert!(!config(&["--v=1", "kubelet-registration-probe"]).probe);
+    assert!(parse(&["--v=1", "kubelet-registration-probe"]).is_err());
     assert!(!config(&["--mode=Kubelet-Registration-Probe"]).probe);
 }
 

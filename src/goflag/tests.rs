@@ -4,11 +4,14 @@ use super::*;
 use crate::random::Random;
 
 fn flags() -> Command {
-    Command::new("test").args([
+    let flags = [
         valued("path", string),
         valued("v", verbosity),
         boolean("version", parse_bool),
-    ])
+    ];
+    Command::new("test")
+        .args(flags)
+        .subcommand(Command::new("ask"))
 }
 
 fn read(args: &[&str]) -> (Vec<String>, End) {
@@ -72,6 +75,14 @@ fn reading_stops_at_the_first_operand() {
     for stop in ["-", "--", "word", "", " --version"] {
         let (flags, end) = read(&["-version", stop, "--nope", "--help"]);
         assert_eq!((flags.len(), end), (1, End::Operands), "{stop:?}");
+    }
+}
+
+#[test]
+fn a_command_after_a_flag_is_no_operand() {
+    let reason = "ask has to be the first argument".to_owned();
+    for args in [["-version", "ask"], ["ask", "-version"]] {
+        assert_eq!(read(&args).1, End::Invalid(reason.clone()), "{args:?}");
     }
 }
 

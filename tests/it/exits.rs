@@ -71,9 +71,9 @@ const EXITS: [Exit; 14] = [
         flags: &["--startup-timeout=50ms"],
         driver: None,
         before: |world| drop(UnixListener::bind(world.driver_socket()).unwrap()),
-        last: r#"E "Error connecting to CSI driver" err="Connection refused: the driver does not listen yet, or has left its socket behind (waited 50ms)""#,
+        last: r#"E "Error connecting to CSI driver" err="Connection refused: the driver does not listen yet, or has left its socket behind (waited 50ms for ADDRESS)""#,
         told: Some(
-            "Error connecting to CSI driver: Connection refused: the driver does not listen yet, or has left its socket behind (waited 50ms)",
+            "Error connecting to CSI driver: Connection refused: the driver does not listen yet, or has left its socket behind (waited 50ms for ADDRESS)",
         ),
         ..FAILURE
     },
@@ -156,7 +156,11 @@ fn say_why_by_code_log_and_termination_log_and_leave_no_socket() {
         (exit.then)(&world, &registrar);
         assert_eq!(registrar.exit_code(), exit.code, "instead of {}", exit.last);
         let socket = world.socket().display().to_string();
-        let fill_in = |text: &str| text.replace("SOCKET", &socket).replace("BINARY", &BINARY);
+        let address = format!("unix://{}", world.driver_socket().display());
+        let fill_in = |text: &str| {
+            let text = text.replace("SOCKET", &socket).replace("BINARY", &BINARY);
+            text.replace("ADDRESS", &address)
+        };
         assert_eq!(registrar.log().pop(), Some(fill_in(exit.last)));
         let told = exit.told.map_or(OLD.into(), |line| fill_in(line) + "\n");
         assert_eq!(text(&termination_log), told);
