@@ -1,4 +1,4 @@
-# The recipes that CI runs; `just` alone lists them.
+# The steps of a developer's day; CI runs .ci/run. `just` alone lists them.
 
 static_target := arch() + "-unknown-linux-gnu"
 
@@ -29,7 +29,7 @@ static:
 interop:
     cargo build --locked --release
     cd tests/interop/kubelet && \
-        REGISTRAR_BIN={{justfile_directory()}}/target/release/csi-node-driver-registrar go test -count=1 -v ./...
+        REGISTRAR_BIN={{justfile_directory()}}/target/release/csi-node-driver-registrar CGO_ENABLED=0 go test -count=1 -v ./...
 
 # licences, duplicates and sources of the crates
 deny:
