@@ -1,10 +1,10 @@
 //! Unix: signals, sockets by path, errno in words.
 
-use std::fs::{self, File, FileType, Metadata};
+use std::fs::{self, File, FileType, Metadata, Permissions};
 use std::future::{pending, poll_fn};
 use std::io;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt as _};
 use std::path::{Path, absolute};
 use std::process;
 use std::task::Poll;
@@ -128,12 +128,14 @@ pub(crate) fn publish(path: &Path) -> io::Result<(UnixListener, Identity)> {
     })
 }
 
-/// The socket file is of mode 0700 from its first moment on: on Linux it takes the mode of the
-/// unbound socket, so that the umask, which is the whole process's, need not be touched.
+/// The socket file never has a wider mode than 0700: on Linux it takes the mode of the unbound
+/// socket, so that the umask, which is the whole process's, need not be touched. What the umask
+/// has taken from the owner is given back.
 fn listen_privately(path: &Path) -> io::Result<UnixListener> {
     let socket = UnixSocket::new_stream()?;
     fchmod(&socket, Mode::S_IRWXU)?;
     socket.bind(path)?;
+    fs::set_permissions(path, Permissions::from_mode(Mode::S_IRWXU.bits()))?;
     socket.listen(BACKLOG)
 }
 

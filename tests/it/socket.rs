@@ -11,7 +11,7 @@ use crate::harness::{DRIVER, World};
 
 #[test]
 fn is_the_owners_alone_whatever_the_umask_which_stays() {
-    for umask in ["0000", "0022", "0077"] {
+    for umask in ["0000", "0022", "0077", "0277", "0777"] {
         let world = World::new();
         let _driver = world.driver();
         let script = format!(r#"umask {umask}; exec "$0" "$@""#);
