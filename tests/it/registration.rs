@@ -6,6 +6,9 @@ use std::thread;
 
 use crate::harness::{DRIVER, ENDPOINT, Failure, Kubelet, PATIENCE, PluginInfo, World, message};
 
+/// What a client says first, with its settings.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
 /// A message of the length, all of it in a field that nobody knows.
 fn message_of(length: usize) -> Vec<u8> {
     let mut body = vec![0];
@@ -105,7 +108,6 @@ fn serves_many_clients_at_once() {
 
 #[test]
 fn ends_only_the_connection_that_brings_bad_bytes() {
-    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let world = World::new();
     let _driver = world.driver();
     let mut registrar = world.start(&[]);
@@ -199,6 +201,41 @@ fn survives_the_fuzzers_corpus() {
         }
     }
     assert!(registrar.is_running());
+}
+
+/// A block of 64 KiB that names one field of 4 KB again and again: 256 MB, could it be read.
+#[test]
+fn is_not_kept_busy_by_header_lists_that_are_small_on_the_wire() {
+    let world = World::new();
+    let _driver = world.driver();
+    let registrar = world.start(&[]);
+    let mut kubelet = world.kubelet();
+    kubelet.get_info().unwrap();
+    let value = vec![b'a'; 4000];
+    // :authority as a literal that enters the table, then its index there
+    let block = [&[0x41, 0x7f, 0xa1, 0x1e], &*value, &[0xbe; 60_000]].concat();
+    let pieces: Vec<_> = block.chunks(16_000).collect();
+    let mut client = UnixStream::connect(world.socket()).unwrap();
+    client.write_all(PREFACE).unwrap();
+    let busy = || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", registrar.pid())).unwrap();
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        let ticks = fields.split(' ').skip(11).take(2);
+        ticks.map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>()
+    };
+    let before = busy();
+    for stream in (1_u32..16).step_by(2) {
+        for (number, piece) in pieces.iter().enumerate() {
+            let kind = if number == 0 { 1 } else { 9 };
+            let flags = if number + 1 == pieces.len() { 4 } else { 0 };
+            let length = u32::try_from(piece.len()).unwrap().to_be_bytes();
+            let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+            client.write_all(&[&head, *piece].concat()).unwrap();
+        }
+    }
+    assert_eq!(kubelet.get_info().unwrap().name, DRIVER);
+    // ticks of 10 ms; a debug build's seconds, were each of these fields looked at
+    assert!(busy() - before < 200, "{} ticks", busy() - before);
 }
 
 #[test]
