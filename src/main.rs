@@ -94,7 +94,10 @@ fn run(config: &Config, signals: &HeldSignals) -> anyhow::Result<()> {
         .map_err(|reason| anyhow!("{reason}"))?;
     let http = endpoint.as_deref().map(http::bind).transpose()?;
     announce_what_has_no_effect(config);
-    runtime.block_on(serve(config, signals, http))
+    let ended = runtime.block_on(serve(config, signals, http));
+    // Not waited for: the system's resolver may still be looking up the driver's host.
+    runtime.shutdown_background();
+    ended
 }
 
 /// Serves until the process is asked to end or cannot go on; then nothing of it is left behind.

@@ -1,5 +1,6 @@
 use std::fs;
 use std::io::Write as _;
+use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::harness::{Answer, DRIVER, Driver, Registrar, World, eventually};
+use crate::harness::{Answer, DRIVER, Driver, PATIENCE, Registrar, World, eventually};
 
 const ENDING: [Signal; 2] = [Signal::SIGTERM, Signal::SIGINT];
 
@@ -117,6 +118,35 @@ fn count_from_before_the_first_log_line() {
         drop(reader);
         assert_eq!(registrar.exit_code(), 0, "{signal}");
     }
+}
+
+/// The look-up of a host goes on in the system's resolver, which nothing can interrupt. Skipped
+/// where a name server that keeps silent cannot be put in the place of the host's.
+#[test]
+fn do_not_wait_for_a_name_server() {
+    let world = World::new();
+    let Ok(server) = UdpSocket::bind("127.0.0.77:53") else {
+        return;
+    };
+    let configuration = world.path("resolv.conf");
+    fs::write(&configuration, "nameserver 127.0.0.77\noptions timeout:5\n").unwrap();
+    let script = format!(
+        r#"mount --bind {} /etc/resolv.conf && exec "$0" "$@""#,
+        configuration.display()
+    );
+    let wrapper = ["unshare", "-m", "sh", "-c", &script];
+    let argv = [&wrapper[..4], &[&script, "true"]].concat();
+    let permitted = Command::new(argv[0]).args(&argv[1..]).output();
+    if !permitted.is_ok_and(|output| output.status.success()) {
+        return;
+    }
+    let mut registrar = world.start_under(&wrapper, &["--csi-address=dns:///driver.example:1"]);
+    server.set_read_timeout(Some(*PATIENCE)).unwrap();
+    server.recv(&mut [0; 512]).expect("a query");
+    let since = Instant::now();
+    registrar.signal(Signal::SIGTERM);
+    assert_eq!(registrar.exit_code(), 0);
+    assert!(since.elapsed() < Duration::from_secs(1));
 }
 
 fn has(registrar: &Registrar, mask: &str, signal: Signal) -> bool {
