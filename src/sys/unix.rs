@@ -57,6 +57,11 @@ impl HeldSignals {
         Ok(Self(held))
     }
 
+    /// Leaves the signals to their default actions.
+    pub(crate) fn release(&self) -> io::Result<()> {
+        Ok(self.0.thread_unblock()?)
+    }
+
     /// Handles the signals from now on. To be called in the runtime.
     pub(crate) fn listen(&self) -> io::Result<(Terminations, Hangups)> {
         let handle = |signal| unix::signal(SignalKind::from_raw(signal as i32));

@@ -3,6 +3,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
+
 use crate::harness::{Answer, BINARY, DRIVER, Driver, ENDPOINT, World, get};
 
 const SPELLINGS: [&str; 3] = [
@@ -53,6 +55,21 @@ fn tells_in_one_line_why_the_registration_does_not_stand() {
                 "{spelling}"
             );
         }
+    }
+}
+
+/// With 0 it would say "registered".
+#[test]
+fn ends_by_a_signal_at_once_and_not_with_0() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let world = World::new();
+        let silent = UnixListener::bind(world.socket()).unwrap();
+        let mut probe = world.start(&["--mode=kubelet-registration-probe", "--timeout=1h"]);
+        let _client = silent.accept().unwrap();
+        let since = Instant::now();
+        probe.signal(signal);
+        assert_eq!(probe.exit_code(), -(signal as i32));
+        assert!(since.elapsed() < Duration::from_secs(1));
     }
 }
 
