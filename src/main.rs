@@ -81,9 +81,7 @@ fn run(config: &Config, signals: &HeldSignals) -> anyhow::Result<()> {
         .context("Failed to start the runtime")?;
     if config.probe {
         // A probe that is given up must not answer 0, which says "registered".
-        signals
-            .release()
-            .context("Failed to let signals through")?;
+        signals.release().context("Failed to let signals through")?;
         let (directory, endpoint) = (
             &config.plugin_registration_path,
             &config.kubelet_registration_path,

@@ -221,7 +221,9 @@ fn is_not_kept_busy_by_header_lists_that_are_small_on_the_wire() {
         let stat = fs::read_to_string(format!("/proc/{}/stat", registrar.pid())).unwrap();
         let (_, fields) = stat.rsplit_once(") ").unwrap();
         let ticks = fields.split(' ').skip(11).take(2);
-        ticks.map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>()
+        ticks
+            .map(|ticks| ticks.parse::<u64>().unwrap())
+            .sum::<u64>()
     };
     let before = busy();
     for stream in (1_u32..16).step_by(2) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tonic::Code;
 
-use crate::harness::{Answer, DRIVER, ENDPOINT, World, eventually};
+use crate::harness::{Answer, DRIVER, World, eventually};
 
 #[test]
 fn waits_for_a_driver_that_comes_late() {
