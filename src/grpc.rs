@@ -111,14 +111,22 @@ where
         Ok(result) => result.map(Response::into_inner),
         Err(_) => Err(Status::deadline_exceeded("context deadline exceeded")),
     };
-    let fields = result.as_ref().map(fields).unwrap_or_default();
-    let fields = fields
+    debug!(
+        v = 5,
+        response = result
+            .as_ref()
+            .map_or("{}".into(), |answer| to_json(&fields(answer))),
+        err = result.as_ref().err().map(in_words),
+        "GRPC response"
+    );
+    result
+}
+
+fn to_json(fields: &Fields) -> String {
+    let members = fields
         .iter()
         .map(|(name, value)| format!("\"{name}\":{value}"));
-    let response = format!("{{{}}}", fields.collect::<Vec<_>>().join(","));
-    let err = result.as_ref().err().map(in_words);
-    debug!(v = 5, response, err, "GRPC response");
-    result
+    format!("{{{}}}", members.collect::<Vec<_>>().join(","))
 }
 
 /// A gRPC status as Go's library prints it.

@@ -3,13 +3,19 @@
 
 use std::fmt;
 use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::registration::client;
 use crate::sys;
+
+/// Sockets that are asked at a time: more than a node has drivers, fewer than the descriptors that a
+/// process may open.
+const MAX_AT_ONCE: usize = 64;
 
 /// Why the kubelet has not confirmed the registration, or why that is not known, in one line.
 #[derive(Debug)]
@@ -43,9 +49,12 @@ pub(crate) async fn run(
 async fn ask(directory: &str, endpoint: &str, limit: Duration) -> Result<(), String> {
     // A foreign server that keeps silent must leave time for the registrar's second answer.
     let each = limit / 2;
+    let turns = Arc::new(Semaphore::new(MAX_AT_ONCE));
     let mut sockets = JoinSet::new();
     for path in sockets_in(directory)? {
+        let turns = turns.clone();
         sockets.spawn(async move {
+            let _turn = turns.acquire().await;
             let channel = client::connect(&path, each).await.ok()?;
             let info = client::get_info(channel.clone(), each).await.ok()?;
             Some((channel, info))
