@@ -6,7 +6,7 @@ use http::Uri;
 use tonic::{Request, Status};
 use tracing::debug;
 
-use super::{REASON, SERVICE};
+use super::service::{REASON, SERVICE};
 use crate::grpc::{self, Channel, Fields};
 use crate::klog;
 use crate::proto::health::HealthCheckRequest;
