@@ -90,19 +90,13 @@ pub(crate) struct UsageError {
 impl Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { argv0, reason } = self;
-        write!(
-            f,
-            "{reason}\nUsage of {argv0}:\n  {argv0} --help lists the flags"
-        )
+        write!(f, "{reason}\nUsage of {argv0}:\n  {argv0} --help lists the flags")
     }
 }
 
 /// Reads the command line, `argv[0]` included.
 pub(crate) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Parsed, UsageError> {
-    let mut argv = argv
-        .into_iter()
-        .map(|arg| arg.to_string_lossy().into_owned())
-        .peekable();
+    let mut argv = argv.into_iter().map(|arg| arg.to_string_lossy().into_owned()).peekable();
     let argv0 = argv.next().unwrap_or_default();
     let subcommand = argv.next_if(|arg| arg == PROBE);
     let mut command = command();
@@ -173,24 +167,16 @@ fn http_endpoint(endpoint: String, port: i64) -> Result<Option<String>, &'static
 fn logging(matches: &mut ArgMatches) -> Result<klog::Options, String> {
     let flush: i64 = take(matches, "log-flush-frequency");
     let format: String = take(matches, "logging-format");
-    let vmodule: Vec<(String, u32)> = matches
-        .remove_many("vmodule")
-        .into_iter()
-        .flatten()
-        .flat_map(|v: Vec<_>| v)
-        .collect();
+    let vmodule: Vec<(String, u32)> =
+        matches.remove_many("vmodule").into_iter().flatten().flat_map(|v: Vec<_>| v).collect();
 
     let mut errors = Vec::new();
     if flush <= 0 {
         let value = goflag::format_duration(flush);
-        errors.push(format!(
-            "flushFrequency: Invalid value: {value:?}: Must be greater than zero"
-        ));
+        errors.push(format!("flushFrequency: Invalid value: {value:?}: Must be greater than zero"));
     }
     if !matches!(&*format, "text" | "json") {
-        errors.push(format!(
-            "format: Invalid value: {format:?}: Unsupported log format"
-        ));
+        errors.push(format!("format: Invalid value: {format:?}: Unsupported log format"));
     }
     if !vmodule.is_empty() && !matches!(&*format, "text" | "") {
         errors.push("vmodule: Forbidden: Only supported for text log format".to_owned());
@@ -208,11 +194,7 @@ fn logging(matches: &mut ArgMatches) -> Result<klog::Options, String> {
         }
     }
     match &errors[..] {
-        [] => Ok(klog::Options {
-            json: format == "json",
-            verbosity: take(matches, "v"),
-            vmodule,
-        }),
+        [] => Ok(klog::Options { json: format == "json", verbosity: take(matches, "v"), vmodule }),
         [error] => Err(error.clone()),
         _ => Err(format!("[{}]", errors.join(", "))),
     }
@@ -289,9 +271,7 @@ pub(crate) fn command() -> Command {
                 .value_name("dir")
                 .default_value("/registration")
                 .help("Directory to register in"),
-            text("mode")
-                .value_name("mode")
-                .help("kubelet-registration-probe: as the command"),
+            text("mode").value_name("mode").help("kubelet-registration-probe: as the command"),
         ])
         .next_help_heading("Health, metrics and profiling")
         .args([
@@ -322,10 +302,7 @@ pub(crate) fn command() -> Command {
         .next_help_heading("Information")
         .args([
             switch("version").help("Print the version and exit"),
-            Arg::new("help")
-                .long("help")
-                .action(ArgAction::Help)
-                .help("Print this and exit"),
+            Arg::new("help").long("help").action(ArgAction::Help).help("Print this and exit"),
         ])
         .next_help_heading("Accepted for compatibility")
         .args([

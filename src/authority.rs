@@ -54,11 +54,7 @@ pub(crate) struct Admit<S> {
 
 impl<S> Admit<S> {
     pub(crate) fn new(stream: S) -> Self {
-        Self {
-            stream,
-            filter: Filter::new(),
-            ready: Vec::new(),
-        }
+        Self { stream, filter: Filter::new(), ready: Vec::new() }
     }
 }
 

@@ -52,11 +52,7 @@ impl<'a> Driver<'a> {
     ) -> anyhow::Result<Self> {
         let address = Address::parse(address).context("Error connecting to CSI driver")?;
         status.send_modify(|status| status.csi_address = address.to_string());
-        Ok(Self {
-            address,
-            limit,
-            status,
-        })
+        Ok(Self { address, limit, status })
     }
 
     /// Waits for the driver, asks for its name and checks that the name can be registered. All of
@@ -126,15 +122,13 @@ impl<'a> Driver<'a> {
             let failed = match self.get_plugin_info(channel).await {
                 Ok(info) => {
                     ensure!(!info.name.is_empty(), "driver name is empty");
-                    self.status
-                        .send_modify(|status| status.counts.driver_ok += 1);
+                    self.status.send_modify(|status| status.counts.driver_ok += 1);
                     debug!(v = 2, csiDriverName = %info.name, "CSI driver name");
                     return Ok(info.name);
                 }
                 Err(failed) => failed,
             };
-            self.status
-                .send_modify(|status| status.counts.driver_error += 1);
+            self.status.send_modify(|status| status.counts.driver_error += 1);
             wait.reason = grpc::in_words(&failed);
             ensure!(may_pass(failed.code()), "{}", wait.reason);
             warn!(err = %wait.reason, attempt, "Error retrieving CSI driver name, retrying");
@@ -146,11 +140,7 @@ impl<'a> Driver<'a> {
     /// Connects until a server answers in HTTP/2.
     async fn reach(&self, wait: &mut Wait) -> Channel {
         let address = &self.address;
-        debug!(
-            v = 1,
-            csiAddress = address.given(),
-            "Attempting to open a gRPC connection"
-        );
+        debug!(v = 1, csiAddress = address.given(), "Attempting to open a gRPC connection");
         debug!(v = 5, address = %address, "Connecting");
         let mut report = Instant::now() + REPORT_EVERY;
         let mut pause = FIRST_PAUSE;
@@ -159,8 +149,7 @@ impl<'a> Driver<'a> {
                 Ok(channel) => return channel,
                 Err(reason) => wait.reason = reason,
             }
-            self.status
-                .send_modify(|status| status.counts.driver_unreachable += 1);
+            self.status.send_modify(|status| status.counts.driver_unreachable += 1);
             if Instant::now() >= report {
                 info!(address = %address, err = %wait.reason, "Still connecting");
                 report += REPORT_EVERY;
@@ -181,10 +170,7 @@ impl<'a> Driver<'a> {
 /// Whether a later attempt may do better, by the meaning that gRPC gives to the code.
 fn may_pass(code: Code) -> bool {
     use Code::{Aborted, Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable};
-    matches!(
-        code,
-        Aborted | Cancelled | DeadlineExceeded | ResourceExhausted | Unavailable
-    )
+    matches!(code, Aborted | Cancelled | DeadlineExceeded | ResourceExhausted | Unavailable)
 }
 
 fn fields(info: &GetPluginInfoResponse) -> Fields {
@@ -212,10 +198,7 @@ fn fields(info: &GetPluginInfoResponse) -> Fields {
 fn check_name(name: &str) -> anyhow::Result<()> {
     let quoted = klog::quote(name);
     ensure!(!name.contains('/'), "driver name {quoted} contains a slash");
-    ensure!(
-        !name.contains(char::is_control),
-        "driver name {quoted} contains a control character"
-    );
+    ensure!(!name.contains(char::is_control), "driver name {quoted} contains a control character");
     ensure!(
         !name.starts_with('.'),
         "driver name {quoted} starts with a dot, and the kubelet passes over such sockets"

@@ -73,9 +73,9 @@ fn next_flag(command: &Command, args: &mut impl Iterator<Item = String>) -> Resu
     let value = match value {
         Some(value) => value,
         None if flag.is_require_equals_set() => "true".to_owned(),
-        None => args
-            .next()
-            .ok_or_else(|| End::Invalid(format!("flag needs an argument: -{name}")))?,
+        None => {
+            args.next().ok_or_else(|| End::Invalid(format!("flag needs an argument: -{name}")))?
+        }
     };
     Ok(format!("--{name}={value}"))
 }
@@ -100,11 +100,7 @@ where
         grammar(text)
             .map_err(|reason| format!("invalid boolean value {text:?} for -{name}: {reason}"))
     };
-    Arg::new(name)
-        .long(name)
-        .num_args(0..=1)
-        .require_equals(true)
-        .value_parser(parser)
+    Arg::new(name).long(name).num_args(0..=1).require_equals(true).value_parser(parser)
 }
 
 /// The value as it stands.
@@ -177,18 +173,14 @@ pub(crate) fn vmodule(text: &str) -> Result<Vec<(String, u32)>, String> {
             .map_err(|reason| format!("parsing verbosity in {item:?}: {reason}")),
         _ => Err(format!("{item:?} does not have the pattern=N format")),
     };
-    text.split(',')
-        .filter(|text| !text.is_empty())
-        .map(item)
-        .collect()
+    text.split(',').filter(|text| !text.is_empty()).map(item).collect()
 }
 
 /// A Kubernetes quantity, such as `512`, `1k`, `2Ki`, `0.5` or `1e3`, of which
 /// only matters whether it is other than zero. Even a mere sign is a zero.
 pub(crate) fn non_zero_quantity(text: &str) -> Result<bool, &'static str> {
-    const SUFFIXES: [&str; 16] = [
-        "", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
-    ];
+    const SUFFIXES: [&str; 16] =
+        ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let unsigned = strip_sign(text);
     let (_, rest) = split_digits(unsigned);
     let (_, suffix) = rest.strip_prefix('.').map_or(("", rest), split_digits);
@@ -212,9 +204,7 @@ pub(crate) fn duration(text: &str) -> Result<i64, &'static str> {
         "0" => Some(0),
         unsigned => sum_of_units(unsigned),
     };
-    nanoseconds
-        .and_then(|nanoseconds| with_sign_of(text, nanoseconds))
-        .ok_or(PARSE)
+    nanoseconds.and_then(|nanoseconds| with_sign_of(text, nanoseconds)).ok_or(PARSE)
 }
 
 fn sum_of_units(mut text: &str) -> Option<u64> {
@@ -222,9 +212,7 @@ fn sum_of_units(mut text: &str) -> Option<u64> {
     while !text.is_empty() {
         let (whole, rest) = split_digits(text);
         let (fraction, rest) = rest.strip_prefix('.').map_or(("", rest), split_digits);
-        let end = rest
-            .find(|c: char| c == '.' || c.is_ascii_digit())
-            .unwrap_or(rest.len());
+        let end = rest.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(rest.len());
         let (unit, rest) = rest.split_at(end);
         let unit = match unit {
             "ns" => 1,
@@ -276,18 +264,11 @@ fn strip_sign(text: &str) -> &str {
 
 /// `size`, negative if `text` is, unless it is beyond an i64.
 fn with_sign_of(text: &str, size: u64) -> Option<i64> {
-    if text.starts_with('-') {
-        0i64.checked_sub_unsigned(size)
-    } else {
-        size.try_into().ok()
-    }
+    if text.starts_with('-') { 0i64.checked_sub_unsigned(size) } else { size.try_into().ok() }
 }
 
 fn split_digits(text: &str) -> (&str, &str) {
-    text.split_at(
-        text.find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len()),
-    )
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
 #[cfg(test)]

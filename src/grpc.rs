@@ -65,11 +65,7 @@ impl tower::Service<http::Request<Body>> for Channel {
         let ourselves = HeaderValue::from_static(OURSELVES);
         request.headers_mut().insert(USER_AGENT, ourselves);
         let response = self.0.send_request(request);
-        Box::pin(async {
-            response
-                .await
-                .map_err(|e| Status::unavailable(with_causes(&e)))
-        })
+        Box::pin(async { response.await.map_err(|e| Status::unavailable(with_causes(&e))) })
     }
 }
 
@@ -113,9 +109,7 @@ where
     };
     debug!(
         v = 5,
-        response = result
-            .as_ref()
-            .map_or("{}".into(), |answer| to_json(&fields(answer))),
+        response = result.as_ref().map_or("{}".into(), |answer| to_json(&fields(answer))),
         err = result.as_ref().err().map(in_words),
         "GRPC response"
     );
@@ -123,9 +117,7 @@ where
 }
 
 fn to_json(fields: &Fields) -> String {
-    let members = fields
-        .iter()
-        .map(|(name, value)| format!("\"{name}\":{value}"));
+    let members = fields.iter().map(|(name, value)| format!("\"{name}\":{value}"));
     format!("{{{}}}", members.collect::<Vec<_>>().join(","))
 }
 

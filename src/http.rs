@@ -87,10 +87,7 @@ impl Context {
 pub(crate) fn bind(endpoint: &str) -> anyhow::Result<Server> {
     let listener = endpoint::listen(endpoint)
         .with_context(|| format!("Failed to listen on the HTTP endpoint {endpoint}"))?;
-    Ok(Server {
-        endpoint: endpoint.into(),
-        listener,
-    })
+    Ok(Server { endpoint: endpoint.into(), listener })
 }
 
 /// Answers for ever, if there is an endpoint.
@@ -100,9 +97,7 @@ pub(crate) fn bind(endpoint: &str) -> anyhow::Result<Server> {
 pub(crate) async fn serve(server: Option<Server>, context: Context) -> anyhow::Result<Infallible> {
     let Some(Server { endpoint, listener }) = server else {
         let mut changes = context.status.subscribe();
-        let _ = changes
-            .wait_for(|status| status.counts.socket_binds > 0)
-            .await;
+        let _ = changes.wait_for(|status| status.counts.socket_binds > 0).await;
         info!("Skipping HTTP server");
         return std::future::pending().await;
     };
@@ -241,8 +236,6 @@ fn with_type(code: StatusCode, content_type: &'static str, body: impl Into<Bytes
 
 fn with_nosniff(mut response: Answer) -> Answer {
     let nosniff = HeaderValue::from_static("nosniff");
-    response
-        .headers_mut()
-        .insert("x-content-type-options", nosniff);
+    response.headers_mut().insert("x-content-type-options", nosniff);
     response
 }

@@ -115,11 +115,7 @@ struct Klog {
 
 impl Klog {
     fn new(options: Options) -> Self {
-        Self {
-            options,
-            pid: process::id(),
-            zone: LazyLock::new(local_zone),
-        }
+        Self { options, pid: process::id(), zone: LazyLock::new(local_zone) }
     }
 
     /// The highest `v` that is shown of the source file.
@@ -211,11 +207,7 @@ impl<S: Subscriber> Layer<S> for Klog {
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
         let quiet = self.options.verbosity == 0 && self.options.vmodule.is_empty();
-        Some(if quiet {
-            LevelFilter::INFO
-        } else {
-            LevelFilter::DEBUG
-        })
+        Some(if quiet { LevelFilter::INFO } else { LevelFilter::DEBUG })
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
@@ -249,11 +241,8 @@ impl Fields {
     }
 
     fn push(&mut self, field: &Field, value: impl Display) {
-        self.pairs += &if self.json {
-            format!(",\"{field}\":{value}")
-        } else {
-            format!(" {field}={value}")
-        };
+        self.pairs +=
+            &if self.json { format!(",\"{field}\":{value}") } else { format!(" {field}={value}") };
     }
 
     fn bare(&mut self, field: &Field, value: impl Display) {

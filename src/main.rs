@@ -82,18 +82,13 @@ fn run(config: &Config, signals: &HeldSignals) -> anyhow::Result<()> {
     if config.probe {
         // A probe that is given up must not answer 0, which says "registered".
         signals.release().context("Failed to let signals through")?;
-        let (directory, endpoint) = (
-            &config.plugin_registration_path,
-            &config.kubelet_registration_path,
-        );
+        let (directory, endpoint) =
+            (&config.plugin_registration_path, &config.kubelet_registration_path);
         return Ok(runtime.block_on(probe::run(directory, endpoint, config.timeout))?);
     }
     info!(version = VERSION, "Version");
     info!(mode = %config.mode, "Running node-driver-registrar");
-    let endpoint = config
-        .http_endpoint
-        .as_ref()
-        .map_err(|reason| anyhow!("{reason}"))?;
+    let endpoint = config.http_endpoint.as_ref().map_err(|reason| anyhow!("{reason}"))?;
     let http = endpoint.as_deref().map(http::bind).transpose()?;
     announce_what_has_no_effect(config);
     let ended = runtime.block_on(serve(config, signals, http));

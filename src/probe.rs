@@ -39,9 +39,7 @@ pub(crate) async fn run(
     let asked = timeout(limit, ask(directory, endpoint, limit)).await;
     asked
         .unwrap_or_else(|_| {
-            Err(format!(
-                "no answer from the registrar of {endpoint} within {limit:?}"
-            ))
+            Err(format!("no answer from the registrar of {endpoint} within {limit:?}"))
         })
         .map_err(|reason| Unconfirmed(reason.replace('\n', " ")))
 }

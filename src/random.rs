@@ -23,9 +23,7 @@ impl Random {
 
     /// A text of any characters, and of those that mean something to a log more often.
     pub(crate) fn string(&mut self) -> String {
-        let special: Vec<char> = "\"\\\n\n\r\t\0\x1b\x7f\u{85}\u{2028}<>&=] "
-            .chars()
-            .collect();
+        let special: Vec<char> = "\"\\\n\n\r\t\0\x1b\x7f\u{85}\u{2028}<>&=] ".chars().collect();
         let length = self.below(20);
         let any = |end, random: &mut Self| char::from_u32(random.below(end) as u32);
         let character = |_| {

@@ -107,11 +107,7 @@ struct Listening {
 
 impl Listening {
     fn to(status: &Publisher) -> Self {
-        Self {
-            changes: status.subscribe(),
-            unheard: 0,
-            told: Instant::now(),
-        }
+        Self { changes: status.subscribe(), unheard: 0, told: Instant::now() }
     }
 
     async fn next(&mut self) -> Turn {

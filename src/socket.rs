@@ -126,11 +126,7 @@ impl Socket {
     pub(crate) fn look(&mut self) {
         // First the watch, so that no change falls between it and the look.
         let directory = directory(&self.path);
-        if self
-            .watch
-            .as_ref()
-            .is_none_or(|watch| !watch.is_of(directory))
-        {
+        if self.watch.as_ref().is_none_or(|watch| !watch.is_of(directory)) {
             self.watch = DirectoryWatch::new(directory).ok();
         }
         let now = Instant::now();

@@ -74,10 +74,8 @@ pub(crate) struct Counts {
 impl Status {
     /// The driver has told its name, and the registration socket will be at the path.
     pub(crate) fn named(&mut self, driver_name: &str, path: &str) {
-        self.registration = Some(Registration {
-            driver_name: driver_name.into(),
-            path: path.into(),
-        });
+        self.registration =
+            Some(Registration { driver_name: driver_name.into(), path: path.into() });
     }
 
     /// The socket was bound: for the kubelet it is a new one.
@@ -130,10 +128,7 @@ impl Status {
     /// The reason is the error.
     pub(crate) fn ready(&self) -> Result<(), String> {
         let Some(Registration { path, .. }) = &self.registration else {
-            return Err(format!(
-                "waiting for the CSI driver at {}",
-                self.csi_address
-            ));
+            return Err(format!("waiting for the CSI driver at {}", self.csi_address));
         };
         match (self.place, &self.kubelet) {
             (Place::Ours, Kubelet::Confirmed) => Ok(()),
@@ -184,37 +179,15 @@ mod tests {
 
     #[test]
     fn says_in_one_line_why_it_is_not() {
-        let waiting = Status {
-            csi_address: "/csi/csi.sock".into(),
-            ..Status::default()
-        };
-        assert_eq!(
-            waiting.ready(),
-            Err("waiting for the CSI driver at /csi/csi.sock".into())
-        );
+        let waiting = Status { csi_address: "/csi/csi.sock".into(), ..Status::default() };
+        assert_eq!(waiting.ready(), Err("waiting for the CSI driver at /csi/csi.sock".into()));
         let confirmed = Kubelet::Confirmed;
         let refused = Kubelet::Refused("two\nlines".into());
         for (place, kubelet, reason) in [
-            (
-                Place::Ours,
-                Kubelet::Silent,
-                "the kubelet has not called yet",
-            ),
-            (
-                Place::Ours,
-                Kubelet::Called,
-                "the kubelet has called, no status yet",
-            ),
-            (
-                Place::Ours,
-                refused,
-                "the kubelet has refused the registration: two lines",
-            ),
-            (
-                Place::Empty,
-                confirmed.clone(),
-                "the registration socket is gone",
-            ),
+            (Place::Ours, Kubelet::Silent, "the kubelet has not called yet"),
+            (Place::Ours, Kubelet::Called, "the kubelet has called, no status yet"),
+            (Place::Ours, refused, "the kubelet has refused the registration: two lines"),
+            (Place::Empty, confirmed.clone(), "the registration socket is gone"),
             (
                 Place::Foreign,
                 confirmed.clone(),

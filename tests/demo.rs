@@ -1,10 +1,7 @@
 //! A show of what the registrar does on a node, with a stand-in for the CSI driver and for the
 //! kubelet: `cargo test --test demo`. Each step is checked; the first that fails ends it.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a step that cannot be taken ends the show"
-)]
+#![allow(clippy::unwrap_used, reason = "a step that cannot be taken ends the show")]
 #![allow(clippy::print_stdout, reason = "it is for people to read")]
 
 #[allow(dead_code, unused_imports, reason = "the show needs a part of it")]
@@ -40,15 +37,8 @@ fn show() {
     log.show_to(&registrar, "Connecting");
     show_http(port, "/healthz");
     show_http(port, "/readyz");
-    log.show_to(
-        &registrar,
-        "Health check failed, registration socket does not exist",
-    );
-    assert_eq!(
-        world.listing(),
-        [""; 0],
-        "nothing is offered to the kubelet yet"
-    );
+    log.show_to(&registrar, "Health check failed, registration socket does not exist");
+    assert_eq!(world.listing(), [""; 0], "nothing is offered to the kubelet yet");
 
     step("The driver comes up. Once its name is known, a socket is offered to the kubelet.");
     let driver = world.driver();
@@ -70,18 +60,13 @@ fn show() {
     println!("            GetInfo");
     let info = kubelet.get_info().expect("an answer to GetInfo");
     assert_eq!((&*info.name, &*info.endpoint), (DRIVER, harness::ENDPOINT));
-    println!(
-        "  registrar {} {}, versions {:?}",
-        info.r#type, info.name, info.supported_versions
-    );
+    println!("  registrar {} {}, versions {:?}", info.r#type, info.name, info.supported_versions);
     println!("            endpoint {}", info.endpoint);
     log.show_to(&registrar, "Received GetInfo call");
 
     step("A real kubelet now calls the driver at that endpoint. Then it confirms.");
     println!("  kubelet   NotifyRegistrationStatus plugin_registered:true");
-    kubelet
-        .notify(true, "")
-        .expect("an answer to NotifyRegistrationStatus");
+    kubelet.notify(true, "").expect("an answer to NotifyRegistrationStatus");
     kubelet.leave();
     log.show_to(&registrar, "Received NotifyRegistrationStatus call");
     show_http(port, "/readyz");
@@ -112,16 +97,9 @@ fn show() {
     let since = Instant::now();
     registrar.signal(Signal::SIGTERM);
     let code = registrar.exit_code();
-    println!(
-        "  exit code {code} after {:.1} ms",
-        since.elapsed().as_secs_f64() * 1e3
-    );
+    println!("  exit code {code} after {:.1} ms", since.elapsed().as_secs_f64() * 1e3);
     assert_eq!(code, 0);
-    assert_eq!(
-        world.listing(),
-        [""; 0],
-        "the registry directory is left as it was"
-    );
+    assert_eq!(world.listing(), [""; 0], "the registry directory is left as it was");
     show_registry(&world);
     println!("\nAll as it should be.");
 }
@@ -136,20 +114,12 @@ fn show_registry(world: &World) {
 
 fn show_http(port: u16, path: &str) {
     let response = get(port, path);
-    println!(
-        "  GET       {path:<8} {} {}",
-        response.code(),
-        response.text()
-    );
+    println!("  GET       {path:<8} {} {}", response.code(), response.text());
 }
 
 fn show_metrics(port: u16) {
     let response = get(port, "/metrics");
-    let shown = [
-        "registered{",
-        "get_info_total ",
-        "registration_status_total{status=\"reg",
-    ];
+    let shown = ["registered{", "get_info_total ", "registration_status_total{status=\"reg"];
     for name in shown {
         let start = format!("csi_node_driver_registrar_{name}");
         let mut lines = response.text().lines();
@@ -162,12 +132,7 @@ fn show_metrics(port: u16) {
 fn show_probe(world: &World) {
     let registry = format!("--plugin-registration-path={}", world.registry().display());
     let endpoint = format!("--kubelet-registration-path={}", harness::ENDPOINT);
-    let argv = [
-        &**BINARY,
-        "kubelet-registration-probe",
-        &registry,
-        &endpoint,
-    ];
+    let argv = [&**BINARY, "kubelet-registration-probe", &registry, &endpoint];
     let mut probe = world.run(&argv, |_| {});
     let code = probe.exit_code();
     let line = format!("  probe     exit {code} {}", probe.stderr());

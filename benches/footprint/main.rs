@@ -6,10 +6,7 @@
 //! shows the medians of the rounds. What takes milliseconds is the best of several in its round,
 //! as other load only ever adds to it. The times are this machine's, the ratios travel.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a figure that cannot be taken ends the run"
-)]
+#![allow(clippy::unwrap_used, reason = "a figure that cannot be taken ends the run")]
 
 // Requests, and how long their answers take.
 mod client;
@@ -55,10 +52,8 @@ struct Subject {
 fn main() {
     let reference = env::var("REGISTRAR_REFERENCE").ok();
     let binaries = [Some(BINARY.clone()), reference].into_iter().flatten();
-    let subjects: Vec<_> = binaries
-        .enumerate()
-        .map(|(column, binary)| Subject { binary, column })
-        .collect();
+    let subjects: Vec<_> =
+        binaries.enumerate().map(|(column, binary)| Subject { binary, column }).collect();
     let mut table = Table::new(subjects.len());
 
     let measures = [starts, commands, service];
@@ -94,21 +89,14 @@ impl Subject {
     /// Starts a registrar under the wrapper and waits for its socket; says how long that took.
     fn start(&self, world: &World, wrapper: &[&str], flags: &[String]) -> (Registrar, Duration) {
         let argv = self.argv(world, flags);
-        let argv: Vec<_> = wrapper
-            .iter()
-            .copied()
-            .chain(argv.iter().map(String::as_str))
-            .collect();
+        let argv: Vec<_> = wrapper.iter().copied().chain(argv.iter().map(String::as_str)).collect();
         let mut since = Instant::now();
         let registrar = world.run(&argv, |command| {
             command.env_remove(tools::DIAGNOSTIC);
             since = Instant::now();
         });
         while UnixStream::connect(world.socket()).is_err() {
-            assert!(
-                since.elapsed() < *harness::PATIENCE,
-                "{argv:?} offers no socket"
-            );
+            assert!(since.elapsed() < *harness::PATIENCE, "{argv:?} offers no socket");
             thread::sleep(Duration::from_micros(50));
         }
         (registrar, since.elapsed())
@@ -170,10 +158,7 @@ fn commands(subject: &Subject, table: &mut Table) {
 fn run(argv: &[String]) -> (Duration, i32) {
     let once = |_| {
         let mut command = tools::command(&argv[0]);
-        command
-            .args(&argv[1..])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.args(&argv[1..]).stdout(Stdio::null()).stderr(Stdio::null());
         let since = Instant::now();
         let status = command.status().unwrap();
         (since.elapsed(), status.code().expect("nobody kills it"))
@@ -273,24 +258,15 @@ fn constants(subject: &Subject, table: &mut Table) {
     let _driver = world.driver();
     let size = fs::metadata(&subject.binary).unwrap().len();
     add("file, bytes", Some(size as f64));
-    add(
-        "file stripped, bytes",
-        tools::stripped_size(&subject.binary, &world),
-    );
+    add("file stripped, bytes", tools::stripped_size(&subject.binary, &world));
     let version = [subject.binary.clone(), "--version".into()];
     add("--version, instructions", tools::instructions(&version));
-    add(
-        "probe, no registrar, instructions",
-        tools::instructions(&subject.probe(&world)),
-    );
+    add("probe, no registrar, instructions", tools::instructions(&subject.probe(&world)));
     let calls = tools::system_calls(&world, |wrapper| subject.start(&world, wrapper, &[]).0);
     add("exec to socket ready, system calls", calls);
     let (_registrar, _) = subject.start(&world, &[], &[]);
     world.kubelet().register();
-    add(
-        "probe, registered, instructions",
-        tools::instructions(&subject.probe(&world)),
-    );
+    add("probe, registered, instructions", tools::instructions(&subject.probe(&world)));
 }
 
 fn millis(time: Duration) -> f64 {

@@ -41,16 +41,12 @@ impl Process {
 
     fn sum_of_threads(&self, file: &str, value: impl Fn(&str) -> u64) -> u64 {
         let threads = self.entries("task").into_iter();
-        threads
-            .map(|thread| value(&self.read(&format!("task/{thread}/{file}"))))
-            .sum()
+        threads.map(|thread| value(&self.read(&format!("task/{thread}/{file}")))).sum()
     }
 
     fn entries(&self, directory: &str) -> Vec<String> {
         let entries = fs::read_dir(format!("/proc/{}/{directory}", self.0)).unwrap();
-        entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect()
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
     fn read(&self, file: &str) -> String {
@@ -60,9 +56,7 @@ impl Process {
 
 fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
-    lines
-        .find(|(k, _)| *k == key)
-        .map(|(_, value)| value.trim())
+    lines.find(|(k, _)| *k == key).map(|(_, value)| value.trim())
 }
 
 /// Blocks until the child has ended, without taking its status from the one who started it.

@@ -8,10 +8,7 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(columns: usize) -> Self {
-        Self {
-            columns,
-            rows: Vec::new(),
-        }
+        Self { columns, rows: Vec::new() }
     }
 
     /// Takes a sample of the figure, whose name ends with its unit.

@@ -27,9 +27,7 @@ pub(crate) fn instructions(argv: &[String]) -> Option<f64> {
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
     let output = valgrind.args(argv).output().ok()?;
     let report = String::from_utf8_lossy(&output.stderr);
-    let count = report
-        .lines()
-        .find_map(|line| line.split_once("Collected : "));
+    let count = report.lines().find_map(|line| line.split_once("Collected : "));
     count?.1.trim().parse().ok()
 }
 
@@ -46,8 +44,6 @@ pub(crate) fn system_calls(world: &World, start: impl FnOnce(&[&str]) -> Registr
     });
     // Each line but these begins a call.
     let others = [" resumed>", " +++ ", " --- "];
-    let calls = until_ready
-        .lines()
-        .filter(|line| !others.iter().any(|other| line.contains(other)));
+    let calls = until_ready.lines().filter(|line| !others.iter().any(|other| line.contains(other)));
     Some(calls.count() as f64)
 }

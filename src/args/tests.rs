@@ -30,41 +30,21 @@ fn the_defaults_are_those_of_the_original() {
     assert_eq!(config.timeout, Duration::from_secs(1));
     assert_eq!(config.startup_timeout, Some(Duration::from_secs(300)));
     assert_eq!(config.http_endpoint, Ok(None));
-    assert_eq!(
-        config.termination_log_path,
-        PathBuf::from("/dev/termination-log")
-    );
+    assert_eq!(config.termination_log_path, PathBuf::from("/dev/termination-log"));
     assert_eq!(config.without_effect, [""; 0]);
     assert!(!config.version && !config.probe && !config.enable_pprof);
     assert!(!config.connection_timeout_given);
     let logging = config.logging.expect("valid");
-    assert_eq!(
-        (logging.json, logging.verbosity, logging.vmodule),
-        (false, 0, vec![])
-    );
+    assert_eq!((logging.json, logging.verbosity, logging.vmodule), (false, 0, vec![]));
 }
 
 /// The forms in which published manifests write the flags.
 #[test]
 fn accepts_the_argument_lists_in_use() {
     for args in [
-        &[
-            "--v=5",
-            "--csi-address=/csi/csi.sock",
-            "--kubelet-registration-path=/k/csi.sock",
-        ][..],
-        &[
-            "-v=3",
-            "-v=5",
-            "-csi-address=/csi/csi.sock",
-            "-kubelet-registration-path=/k/csi.sock",
-        ],
-        &[
-            "-csi-address",
-            "/csi/csi.sock",
-            "-kubelet-registration-path",
-            "/k/csi.sock",
-        ],
+        &["--v=5", "--csi-address=/csi/csi.sock", "--kubelet-registration-path=/k/csi.sock"][..],
+        &["-v=3", "-v=5", "-csi-address=/csi/csi.sock", "-kubelet-registration-path=/k/csi.sock"],
+        &["-csi-address", "/csi/csi.sock", "-kubelet-registration-path", "/k/csi.sock"],
         &[
             "--logtostderr",
             "--csi-address",
@@ -99,16 +79,10 @@ fn accepts_the_argument_lists_in_use() {
         assert_eq!(config.kubelet_registration_path, "/k/csi.sock", "{args:?}");
         assert!(config.logging.is_ok(), "{args:?}");
     }
-    let windows = [
-        r"--csi-address=unix://C:\\csi\\csi.sock",
-        r"--plugin-registration-path=C:\r\",
-    ];
+    let windows = [r"--csi-address=unix://C:\\csi\\csi.sock", r"--plugin-registration-path=C:\r\"];
     assert_eq!(config(&windows).csi_address, r"unix://C:\\csi\\csi.sock");
     // The program's name as an argument is an operand, after which nothing is read.
-    assert_eq!(
-        config(&["csi-node-driver-registrar", "--nope"]).csi_address,
-        "/run/csi/socket"
-    );
+    assert_eq!(config(&["csi-node-driver-registrar", "--nope"]).csi_address, "/run/csi/socket");
 }
 
 #[test]
@@ -121,15 +95,9 @@ fn the_last_of_repeated_flags_wins_and_vmodule_adds_up() {
         "--version=false",
         "--vmodule=b=2,c=3",
     ]);
-    assert_eq!(
-        (config.timeout, config.version),
-        (Duration::from_millis(2500), false)
-    );
+    assert_eq!((config.timeout, config.version), (Duration::from_millis(2500), false));
     let vmodule = config.logging.expect("valid").vmodule;
-    assert_eq!(
-        vmodule,
-        [("a", 1), ("b", 2), ("c", 3)].map(|(p, n)| (p.to_owned(), n))
-    );
+    assert_eq!(vmodule, [("a", 1), ("b", 2), ("c", 3)].map(|(p, n)| (p.to_owned(), n)));
 }
 
 #[test]
@@ -138,27 +106,15 @@ fn the_first_error_counts() {
     assert_eq!(reason(&["--timeout=bad", "--timeout=1s"]), timeout);
     assert_eq!(reason(&["--timeout=bad", "--help"]), timeout);
     assert_eq!(reason(&["--timeout=bad", "--nope"]), timeout);
-    assert_eq!(
-        reason(&["--nope", "--timeout=bad"]),
-        "flag provided but not defined: -nope"
-    );
-    assert!(matches!(
-        parse(&["--timeout=1s", "--help", "--nope"]),
-        Ok(Parsed::Help(_))
-    ));
+    assert_eq!(reason(&["--nope", "--timeout=bad"]), "flag provided but not defined: -nope");
+    assert!(matches!(parse(&["--timeout=1s", "--help", "--nope"]), Ok(Parsed::Help(_))));
 }
 
 #[test]
 fn a_usage_error_is_three_lines() {
     let error = parse(&["--nope"]).expect_err("unknown").to_string();
     let lines: Vec<_> = error.lines().collect();
-    assert_eq!(
-        lines[..2],
-        [
-            "flag provided but not defined: -nope",
-            "Usage of registrar:"
-        ]
-    );
+    assert_eq!(lines[..2], ["flag provided but not defined: -nope", "Usage of registrar:"]);
     assert!(lines.len() == 3 && lines[2].contains("--help"), "{error}");
 }
 
@@ -173,10 +129,7 @@ fn a_timeout_is_above_zero() {
 #[test]
 fn the_startup_timeout_may_be_unlimited() {
     assert_eq!(config(&["--startup-timeout=0"]).startup_timeout, None);
-    assert_eq!(
-        config(&["--startup-timeout=1h"]).startup_timeout,
-        Some(Duration::from_secs(3600))
-    );
+    assert_eq!(config(&["--startup-timeout=1h"]).startup_timeout, Some(Duration::from_secs(3600)));
     let want = r#"invalid value "-1s" for flag -startup-timeout: must not be negative"#;
     assert_eq!(reason(&["--startup-timeout=-1s"]), want);
 }
@@ -184,21 +137,10 @@ fn the_startup_timeout_may_be_unlimited() {
 #[test]
 fn both_spellings_of_the_probe_are_understood() {
     assert!(config(&["--mode=kubelet-registration-probe"]).probe);
-    let probe = config(&[
-        "kubelet-registration-probe",
-        "--timeout=1s",
-        "--timeout",
-        "2s",
-    ]);
+    let probe = config(&["kubelet-registration-probe", "--timeout=1s", "--timeout", "2s"]);
     assert!(probe.probe);
-    assert_eq!(
-        (probe.timeout, probe.mode.as_str()),
-        (Duration::from_secs(2), "")
-    );
-    assert!(matches!(
-        parse(&["kubelet-registration-probe", "--help"]),
-        Ok(Parsed::Help(_))
-    ));
+    assert_eq!((probe.timeout, probe.mode.as_str()), (Duration::from_secs(2), ""));
+    assert!(matches!(parse(&["kubelet-registration-probe", "--help"]), Ok(Parsed::Help(_))));
     assert!(parse(&["--v=1", "kubelet-registration-probe"]).is_err());
     assert!(!config(&["--mode=Kubelet-Registration-Probe"]).probe);
 }
@@ -206,38 +148,18 @@ fn both_spellings_of_the_probe_are_understood() {
 #[test]
 fn health_port_is_another_http_endpoint() {
     let endpoint = |args| config(args).http_endpoint;
-    assert_eq!(
-        endpoint(&["--http-endpoint=localhost:1"]),
-        Ok(Some("localhost:1".to_owned()))
-    );
-    assert_eq!(
-        endpoint(&["--health-port=0x10"]),
-        Ok(Some(":16".to_owned()))
-    );
+    assert_eq!(endpoint(&["--http-endpoint=localhost:1"]), Ok(Some("localhost:1".to_owned())));
+    assert_eq!(endpoint(&["--health-port=0x10"]), Ok(Some(":16".to_owned())));
     assert_eq!(endpoint(&["--health-port=-1"]), Ok(None));
-    assert_eq!(
-        endpoint(&["--health-port=0", "--http-endpoint=:1"]),
-        Ok(Some(":1".to_owned()))
-    );
+    assert_eq!(endpoint(&["--health-port=0", "--http-endpoint=:1"]), Ok(Some(":1".to_owned())));
     let conflict = endpoint(&["--health-port=1", "--http-endpoint=:1"]);
-    assert_eq!(
-        conflict,
-        Err("Only one of `--health-port` and `--http-endpoint` can be set")
-    );
+    assert_eq!(conflict, Err("Only one of `--health-port` and `--http-endpoint` can be set"));
 }
 
 #[test]
 fn flags_of_the_past_are_remembered() {
-    let given = config(&[
-        "--logtostderr=false",
-        "-log_dir",
-        "/nowhere",
-        "--one_output",
-    ]);
-    assert_eq!(
-        given.without_effect,
-        ["logtostderr", "log_dir", "one_output"]
-    );
+    let given = config(&["--logtostderr=false", "-log_dir", "/nowhere", "--one_output"]);
+    assert_eq!(given.without_effect, ["logtostderr", "log_dir", "one_output"]);
     assert!(config(&["--connection-timeout=-1s"]).connection_timeout_given);
     assert!(!config(&["--connection-timeout=0"]).connection_timeout_given);
     assert_eq!(config(&["--automaxprocs="]).without_effect, [""; 0]);
@@ -276,28 +198,16 @@ fn wrong_logging_flags_are_told_in_one_line() {
 
 #[test]
 fn help_shows_every_flag_and_its_default() {
-    let Ok(Parsed::Help(help)) = parse(&["--help"]) else {
-        panic!("no help")
-    };
+    let Ok(Parsed::Help(help)) = parse(&["--help"]) else { panic!("no help") };
     for flag in command().get_arguments() {
-        assert!(
-            help.contains(&format!("--{}", flag.get_id())),
-            "{}",
-            flag.get_id()
-        );
-        let defaults = flag
-            .get_default_values()
-            .iter()
-            .map(|value| value.to_string_lossy());
+        assert!(help.contains(&format!("--{}", flag.get_id())), "{}", flag.get_id());
+        let defaults = flag.get_default_values().iter().map(|value| value.to_string_lossy());
         for default in defaults {
             assert!(help.contains(&format!("[default: {default}]")), "{default}");
         }
     }
     assert!(help.contains(PROBE));
-    assert!(
-        help.lines().all(|line| line.chars().count() <= 100),
-        "{help}"
-    );
+    assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
 }
 
 #[cfg(unix)]
@@ -306,9 +216,7 @@ fn an_argument_that_is_not_unicode_is_read() {
     use std::os::unix::ffi::OsStringExt;
     let path = OsString::from_vec(b"--csi-address=/\xff".to_vec());
     let parsed = super::parse([OsString::from("registrar"), path]);
-    let Ok(Parsed::Config(config)) = parsed else {
-        panic!("{parsed:?}")
-    };
+    let Ok(Parsed::Config(config)) = parsed else { panic!("{parsed:?}") };
     assert_eq!(config.csi_address, "/\u{fffd}");
 }
 

@@ -15,11 +15,7 @@ pub(super) struct Decoder {
 
 impl Decoder {
     pub(super) fn new() -> Self {
-        Self {
-            entries: VecDeque::new(),
-            size: 0,
-            limit: MAX_TABLE,
-        }
+        Self { entries: VecDeque::new(), size: 0, limit: MAX_TABLE }
     }
 
     /// Shows the name and value of each field of a block to `visit`. `None` is a malformed
@@ -135,11 +131,7 @@ fn string(input: &mut &[u8]) -> Option<Vec<u8>> {
     let coded = input.first()? & 0x80 != 0;
     let length = integer(input, 7)?;
     let octets = input.split_off(..length)?;
-    if coded {
-        huffman(octets)
-    } else {
-        Some(octets.to_vec())
-    }
+    if coded { huffman(octets) } else { Some(octets.to_vec()) }
 }
 
 fn huffman(octets: &[u8]) -> Option<Vec<u8>> {
@@ -175,11 +167,7 @@ struct Huffman {
 }
 
 static HUFFMAN: Huffman = {
-    let mut huffman = Huffman {
-        first: [0; 31],
-        rank: [0; 32],
-        symbols: [0; 256],
-    };
+    let mut huffman = Huffman { first: [0; 31], rank: [0; 32], symbols: [0; 256] };
     let (mut length, mut code, mut rank) = (1, 0, 0);
     while length <= 30 {
         code <<= 1;

@@ -36,9 +36,7 @@ fn hex(digits: &str) -> Vec<u8> {
 }
 
 fn fields(list: &[(&str, &str)]) -> Fields {
-    list.iter()
-        .map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
-        .collect()
+    list.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec())).collect()
 }
 
 fn decode(decoder: &mut Decoder, block: &[u8]) -> Option<Fields> {
@@ -63,21 +61,14 @@ fn huffman(text: &[u8]) -> Vec<u8> {
             .iter()
             .enumerate()
             .filter(|(other, bits)| (**bits, *other) < (length, usize::from(symbol)));
-        (
-            shorter
-                .map(|(_, bits)| 1u64 << (length - bits))
-                .sum::<u64>(),
-            length,
-        )
+        (shorter.map(|(_, bits)| 1u64 << (length - bits)).sum::<u64>(), length)
     };
     let mut bits = Vec::new();
     for (code, length) in text.iter().map(|symbol| code_of(*symbol)) {
         bits.extend((0..length).rev().map(|bit| (code >> bit & 1) as u8));
     }
     bits.resize(bits.len().next_multiple_of(8), 1);
-    bits.chunks(8)
-        .map(|octet| octet.iter().fold(0, |value, bit| value << 1 | bit))
-        .collect()
+    bits.chunks(8).map(|octet| octet.iter().fold(0, |value, bit| value << 1 | bit)).collect()
 }
 
 fn integer(first: u8, bits: u32, value: usize) -> Vec<u8> {
@@ -185,8 +176,7 @@ fn lists(octets: &[u8]) -> Vec<Fields> {
 fn authority(block: &[u8]) -> Option<Vec<u8>> {
     let output = filtered(&connection(&[frame(HEADERS, WHOLE, 1, block)]));
     let list = lists(&output).pop().unwrap();
-    list.into_iter()
-        .find_map(|(name, value)| (name == AUTHORITY).then_some(value))
+    list.into_iter().find_map(|(name, value)| (name == AUTHORITY).then_some(value))
 }
 
 impl Random {
@@ -194,13 +184,7 @@ impl Random {
         let any = self.below(4) == 0;
         let length = [0, 3, 10, 60, 130, 300][self.below(6)];
         (0..self.below(length + 1))
-            .map(|_| {
-                if any {
-                    self.below(256) as u8
-                } else {
-                    b'a' + self.below(26) as u8
-                }
-            })
+            .map(|_| if any { self.below(256) as u8 } else { b'a' + self.below(26) as u8 })
             .collect()
     }
 
@@ -212,13 +196,8 @@ impl Random {
         }
         for _ in 0..1 + self.below(8) {
             let (first, bits) = [(0x80, 7), (0x40, 6), (0x40, 6), (0x10, 4), (0, 4)][self.below(5)];
-            let index = [
-                0,
-                0,
-                1 + self.below(61),
-                1 + self.below(61),
-                62 + self.below(3),
-            ][self.below(5)];
+            let index =
+                [0, 0, 1 + self.below(61), 1 + self.below(61), 62 + self.below(3)][self.below(5)];
             if first == 0x80 {
                 block.extend(integer(first, bits, index.max(1)));
                 continue;
@@ -262,27 +241,15 @@ fn decodes_the_examples_of_the_rfc() {
             ("date", "Mon, 21 Oct 2013 20:13:22 GMT"),
             rest[2],
             ("content-encoding", "gzip"),
-            (
-                "set-cookie",
-                "foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1",
-            ),
+            ("set-cookie", "foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1"),
         ]),
     ];
     let custom = fields(&[("custom-key", "custom-header")]);
     // Appendix C.2 to C.6. The responses there have a table of 256 octets, said here by 3fe101.
     let cases: [(&str, &[Fields]); 8] = [
-        (
-            "400a637573746f6d2d6b65790d637573746f6d2d686561646572",
-            &[custom],
-        ),
-        (
-            "040c2f73616d706c652f70617468",
-            &[fields(&[(":path", "/sample/path")])],
-        ),
-        (
-            "100870617373776f726406736563726574",
-            &[fields(&[("password", "secret")])],
-        ),
+        ("400a637573746f6d2d6b65790d637573746f6d2d686561646572", &[custom]),
+        ("040c2f73616d706c652f70617468", &[fields(&[(":path", "/sample/path")])]),
+        ("100870617373776f726406736563726574", &[fields(&[("password", "secret")])]),
         ("82", &[fields(&[(":method", "GET")])]),
         (
             "828684410f7777772e6578616d706c652e636f6d 828684be58086e6f2d6361636865 \
@@ -325,10 +292,7 @@ fn decodes_every_octet_and_every_static_index_like_another_decoder() {
         block.extend(string(&[symbol; 5], true));
         block.extend(string(&[symbol, b'a', symbol], true));
         let expected = vec![(vec![symbol; 5], vec![symbol, b'a', symbol])];
-        assert_eq!(
-            loona_hpack::Decoder::new().decode(&block).unwrap(),
-            expected
-        );
+        assert_eq!(loona_hpack::Decoder::new().decode(&block).unwrap(), expected);
         assert_eq!(decode(&mut Decoder::new(), &block), Some(expected));
     }
     for index in 0x81..=0xbd {
@@ -360,10 +324,7 @@ fn refuses_malformed_blocks() {
     ] {
         let block = hex(&block.replace(' ', ""));
         assert_eq!(decode(&mut Decoder::new(), &block), None, "{block:x?}");
-        assert!(
-            refused(&connection(&[frame(HEADERS, WHOLE, 1, &block)])),
-            "{block:x?}"
-        );
+        assert!(refused(&connection(&[frame(HEADERS, WHOLE, 1, &block)])), "{block:x?}");
     }
 }
 
@@ -390,10 +351,7 @@ fn the_table_evicts_the_oldest_and_obeys_its_size() {
     let mut run = |block: &str| decode(&mut decoder, &hex(block));
     // Three entries of 34 octets each: "a1", "b2", "c3".
     assert!(run("400161013140016201324001630133").is_some());
-    assert_eq!(
-        run("bebfc0"),
-        Some(fields(&[("c", "3"), ("b", "2"), ("a", "1")]))
-    );
+    assert_eq!(run("bebfc0"), Some(fields(&[("c", "3"), ("b", "2"), ("a", "1")])));
     assert_eq!(run("c1"), None);
     // Room for 67 octets, one less than two of them need.
     assert_eq!(run("3f24be"), Some(fields(&[("c", "3")])));
@@ -470,10 +428,7 @@ fn literals_read_back_as_they_were() {
         let list = [("name", text.as_str()), (text.as_str(), "value")];
         let block = literals(&list);
         assert_eq!(decode(&mut Decoder::new(), &block), Some(fields(&list)));
-        assert_eq!(
-            loona_hpack::Decoder::new().decode(&block).unwrap(),
-            fields(&list)
-        );
+        assert_eq!(loona_hpack::Decoder::new().decode(&block).unwrap(), fields(&list));
     }
 }
 
@@ -503,11 +458,7 @@ fn replaces_what_h2_takes_for_no_authority() {
                     block.extend(string(AUTHORITY, coded));
                 }
                 block.extend(string(value.as_bytes(), coded));
-                assert_eq!(
-                    authority(&block).unwrap(),
-                    b"localhost",
-                    "{value} {first:x}"
-                );
+                assert_eq!(authority(&block).unwrap(), b"localhost", "{value} {first:x}");
             }
         }
     }
@@ -519,24 +470,10 @@ fn replaces_what_h2_takes_for_no_authority() {
 #[test]
 fn leaves_an_authority_as_it_is() {
     let long = "h".repeat(200);
-    for value in [
-        "localhost",
-        "[::]:50051",
-        "10.0.0.1:80",
-        "user%2F@host",
-        "a_b",
-        "x:",
-        &long,
-    ] {
-        assert_eq!(
-            authority(&literals(&[(":authority", value)])).unwrap(),
-            value.as_bytes()
-        );
+    for value in ["localhost", "[::]:50051", "10.0.0.1:80", "user%2F@host", "a_b", "x:", &long] {
+        assert_eq!(authority(&literals(&[(":authority", value)])).unwrap(), value.as_bytes());
     }
-    assert_eq!(
-        authority(&literals(&[(":path", "/"), ("authority", "/")])),
-        None
-    );
+    assert_eq!(authority(&literals(&[(":path", "/"), ("authority", "/")])), None);
 }
 
 #[test]
@@ -634,12 +571,7 @@ fn joins_a_block_however_it_is_cut() {
         let (first, second) = block.split_at(cut);
         for padding in [0, 1, 255] {
             let padded = [&[padding], first, &vec![0; padding.into()]].concat();
-            let both = [
-                &[padding, 0x80, 0, 0, 3, 200],
-                first,
-                &vec![0; padding.into()],
-            ]
-            .concat();
+            let both = [&[padding, 0x80, 0, 0, 3, 200], first, &vec![0; padding.into()]].concat();
             for head in [
                 frame(HEADERS, END_STREAM, 1, first),
                 frame(HEADERS, END_STREAM | PADDED, 1, &padded),
@@ -692,11 +624,7 @@ fn refuses_any_other_frame_amid_a_block_and_all_that_follows() {
         input.extend(frame(HEADERS, 0, 1, &[0x82]));
         input.extend(frame(kind, END_HEADERS, stream, &[0; 8]));
         input.extend(frame(PING, 0, 0, &[0; 8]));
-        assert_eq!(
-            filtered(&input),
-            [&started[..], &REFUSAL].concat(),
-            "{kind} {stream}"
-        );
+        assert_eq!(filtered(&input), [&started[..], &REFUSAL].concat(), "{kind} {stream}");
     }
     // A frame that is too long is refused by h2 itself.
     let mut input = connection(&[frame(HEADERS, 0, 1, &[0x82])]);
@@ -736,10 +664,7 @@ fn splits_a_long_block_into_frames() {
     for full in [MAX_FRAME - 6, 2 * MAX_FRAME - 7] {
         for value in full - 1..=full + 1 {
             let block = literals(&[("n", &"v".repeat(value))]);
-            assert_eq!(
-                block.len() % MAX_FRAME,
-                [MAX_FRAME - 1, 0, 1][value + 1 - full]
-            );
+            assert_eq!(block.len() % MAX_FRAME, [MAX_FRAME - 1, 0, 1][value + 1 - full]);
             let input = connection(&frames(&block, 0));
             assert_eq!(filtered(&input), input, "{value}");
         }
@@ -770,10 +695,7 @@ fn a_bomb_stays_small() {
         }
         let (mut filter, mut output) = (Filter::new(), Vec::new());
         filter.feed(&connection(&frames(&block, 0)), &mut output);
-        assert!(
-            !filter.refused && output.len() < 2 * MAX_BLOCK,
-            "{repeated:x?}"
-        );
+        assert!(!filter.refused && output.len() < 2 * MAX_BLOCK, "{repeated:x?}");
         assert!(filter.block.is_none() && filter.held.capacity() == 0);
     }
 }
@@ -849,14 +771,7 @@ fn a_block_that_has_grown_too_large_is_refused_the_second_time() {
 
 #[test]
 fn both_tables_stay_in_step_over_many_requests() {
-    let authorities = [
-        "localhost",
-        REGISTRY,
-        "/run/x.sock",
-        "",
-        "[::]:50051",
-        "[::1",
-    ];
+    let authorities = ["localhost", REGISTRY, "/run/x.sock", "", "[::]:50051", "[::1"];
     let mut encoder = loona_hpack::Encoder::new();
     let (mut requests, mut expected) = (Vec::new(), Vec::new());
     for turn in 0..3000 {
@@ -920,10 +835,7 @@ async fn the_end_of_the_stream_is_passed_on_wherever_it_comes() {
     let input = registration();
     for length in 0..input.len() {
         let mut output = Vec::new();
-        Admit::new(&input[..length])
-            .read_to_end(&mut output)
-            .await
-            .unwrap();
+        Admit::new(&input[..length]).read_to_end(&mut output).await.unwrap();
         assert_eq!(output, filtered(&input[..length]));
     }
 }
@@ -931,10 +843,7 @@ async fn the_end_of_the_stream_is_passed_on_wherever_it_comes() {
 #[tokio::test]
 async fn a_refusal_ends_the_stream_although_the_client_stays() {
     let (mut client, server) = tokio::io::duplex(1024);
-    client
-        .write_all(&connection(&[frame(HEADERS, WHOLE, 1, &[0x80])]))
-        .await
-        .unwrap();
+    client.write_all(&connection(&[frame(HEADERS, WHOLE, 1, &[0x80])])).await.unwrap();
     let mut output = Vec::new();
     Admit::new(server).read_to_end(&mut output).await.unwrap();
     assert!(output.ends_with(&REFUSAL));

@@ -46,11 +46,7 @@ impl Address {
             false => text.to_owned(),
         };
         let target = Target::parse(&shown).with_context(|| format!("invalid address {shown}"))?;
-        Ok(Self {
-            given: text.to_owned(),
-            shown,
-            target,
-        })
+        Ok(Self { given: text.to_owned(), shown, target })
     }
 
     /// As it was given.
@@ -80,11 +76,8 @@ impl Address {
             Target::Unix(_) => "localhost",
             Target::Tcp(address) => address,
         };
-        let origin = http::Uri::builder()
-            .scheme("http")
-            .authority(authority)
-            .path_and_query("/")
-            .build();
+        let origin =
+            http::Uri::builder().scheme("http").authority(authority).path_and_query("/").build();
         origin.unwrap_or_default()
     }
 
@@ -109,14 +102,12 @@ impl Address {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        Channel::open(stream, ANSWER_WITHIN)
-            .await
-            .map_err(|reason| {
-                if let NoServer::Silent(_) = reason {
-                    error!(address = %self, err = %reason, "Lost connection");
-                }
-                reason.to_string()
-            })
+        Channel::open(stream, ANSWER_WITHIN).await.map_err(|reason| {
+            if let NoServer::Silent(_) = reason {
+                error!(address = %self, err = %reason, "Lost connection");
+            }
+            reason.to_string()
+        })
     }
 }
 
@@ -141,10 +132,7 @@ impl Target {
         let after_slash = || endpoint.strip_prefix('/').unwrap_or(endpoint);
         match scheme.as_str() {
             "unix" => {
-                ensure!(
-                    !endpoint.is_empty(),
-                    "the path after unix:// must be absolute"
-                );
+                ensure!(!endpoint.is_empty(), "the path after unix:// must be absolute");
                 Ok(Self::Unix(endpoint.into()))
             }
             "passthrough" if after_slash().starts_with("unix:") => Self::parse(after_slash()),
@@ -170,11 +158,7 @@ fn why_not(path: &Path, error: &io::Error) -> String {
     match (error.kind(), fs::metadata(path)) {
         // connect(2) says "refused" of any file
         (io::ErrorKind::ConnectionRefused, Ok(file)) if !sys::is_socket(&file) => {
-            format!(
-                "{} is {}, not a socket",
-                path.display(),
-                sys::a_kind_of_file(file.file_type())
-            )
+            format!("{} is {}, not a socket", path.display(), sys::a_kind_of_file(file.file_type()))
         }
         (io::ErrorKind::ConnectionRefused, _) => {
             format!("{reason}: the driver does not listen yet, or has left its socket behind")

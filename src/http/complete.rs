@@ -69,10 +69,7 @@ mod tests {
         let answer = format!("{HEAD}connection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n");
         let words = in_words(answer.as_bytes()).unwrap();
         assert!(words.starts_with(HEAD), "{words}");
-        assert!(
-            words.ends_with("\r\nConnection: close\r\n\r\n400 Bad Request"),
-            "{words}"
-        );
+        assert!(words.ends_with("\r\nConnection: close\r\n\r\n400 Bad Request"), "{words}");
     }
 
     #[test]
@@ -88,9 +85,6 @@ mod tests {
         ] {
             assert_eq!(in_words(answer.as_bytes()), None, "{answer}");
         }
-        assert_eq!(
-            in_words(b"HTTP/1.1 400 \xff\r\ncontent-length: 0\r\n\r\n"),
-            None
-        );
+        assert_eq!(in_words(b"HTTP/1.1 400 \xff\r\ncontent-length: 0\r\n\r\n"), None);
     }
 }

@@ -86,11 +86,7 @@ fn resolve(host: &str, port: u16) -> anyhow::Result<SocketAddr> {
     if host.is_empty() || host == Ipv4Addr::UNSPECIFIED.to_string() {
         return Ok((Ipv6Addr::UNSPECIFIED, port).into());
     }
-    let found: Vec<_> = (host, port)
-        .to_socket_addrs()
-        .into_iter()
-        .flatten()
-        .collect();
+    let found: Vec<_> = (host, port).to_socket_addrs().into_iter().flatten().collect();
     found
         .iter()
         .find(|address| address.is_ipv4())
@@ -181,14 +177,8 @@ mod tests {
         for (port, reason) in [
             ("-1", "address -1: invalid port"),
             ("65536", "address 65536: invalid port"),
-            (
-                "99999999999999999999",
-                "address 99999999999999999999: invalid port",
-            ),
-            (
-                "-99999999999999999999",
-                "address -99999999999999999999: invalid port",
-            ),
+            ("99999999999999999999", "address 99999999999999999999: invalid port"),
+            ("-99999999999999999999", "address -99999999999999999999: invalid port"),
             ("0x50", "lookup tcp/0x50: unknown port"),
             ("+", "lookup tcp/+: unknown port"),
             (" ", "lookup tcp/ : unknown port"),

@@ -66,26 +66,16 @@ async fn ask(registration: &Registration, limit: Duration) -> Result<(), Fault> 
     }
     let end = Instant::now() + limit;
     let channel = client::connect(path, limit).await.map_err(|reason| {
-        Fault::Unhealthy(format!(
-            "error connecting to node-registrar socket {path}: {reason}"
-        ))
+        Fault::Unhealthy(format!("error connecting to node-registrar socket {path}: {reason}"))
     })?;
     let left = end.saturating_duration_since(Instant::now());
-    debug!(
-        v = 4,
-        "Calling node registrar to check if it still responds"
-    );
+    debug!(v = 4, "Calling node registrar to check if it still responds");
     let info = client::get_info(channel, left).await.map_err(|status| {
         let status = grpc::in_words(&status);
-        Fault::Unhealthy(format!(
-            "error getting info from node-registrar socket: {status}"
-        ))
+        Fault::Unhealthy(format!("error getting info from node-registrar socket: {status}"))
     })?;
     match info.name == *driver_name {
         true => Ok(()),
-        false => Err(Fault::Unhealthy(format!(
-            "invalid driver name {}",
-            info.name
-        ))),
+        false => Err(Fault::Unhealthy(format!("invalid driver name {}", info.name))),
     }
 }

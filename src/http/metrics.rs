@@ -57,10 +57,7 @@ impl Collector for Context {
             "registration_status",
             "NotifyRegistrationStatus calls by the kubelet",
             &[
-                (
-                    &[("status", "registered")],
-                    ConstCounter::new(counts.registered),
-                ),
+                (&[("status", "registered")], ConstCounter::new(counts.registered)),
                 (&[("status", "refused")], ConstCounter::new(counts.refused)),
             ],
         )?;
@@ -85,14 +82,8 @@ impl Collector for Context {
             "Attempts to learn the driver's name",
             &[
                 (&[("result", "ok")], ConstCounter::new(counts.driver_ok)),
-                (
-                    &[("result", "unreachable")],
-                    ConstCounter::new(counts.driver_unreachable),
-                ),
-                (
-                    &[("result", "error")],
-                    ConstCounter::new(counts.driver_error),
-                ),
+                (&[("result", "unreachable")], ConstCounter::new(counts.driver_unreachable)),
+                (&[("result", "error")], ConstCounter::new(counts.driver_error)),
             ],
         )
     }

@@ -25,19 +25,12 @@ impl<S: Subscriber> Layer<S> for Recorder {
 }
 
 fn klog(options: Options, zone: fn() -> TimeZone) -> Klog {
-    Klog {
-        options,
-        pid: 19718,
-        zone: LazyLock::new(zone),
-    }
+    Klog { options, pid: 19718, zone: LazyLock::new(zone) }
 }
 
 fn recorded(klog: Klog, log: impl FnOnce()) -> Vec<String> {
     let lines = Arc::default();
-    let recorder = Recorder {
-        klog,
-        lines: Arc::clone(&lines),
-    };
+    let recorder = Recorder { klog, lines: Arc::clone(&lines) };
     tracing::subscriber::with_default(Registry::default().with(recorder), log);
     let lines = lines.lock().unwrap();
     lines.clone()
@@ -52,10 +45,7 @@ fn text(options: Options, log: impl FnOnce()) -> Vec<String> {
 
 /// What follows `caller`, one entry a line.
 fn json(options: Options, log: impl FnOnce()) -> Vec<String> {
-    let options = Options {
-        json: true,
-        ..options
-    };
+    let options = Options { json: true, ..options };
     let lines = recorded(klog(options, TimeZone::utc), log);
     let strip = |line: &String| {
         let (_, rest) = line.split_once("\"msg\":").unwrap();
@@ -65,18 +55,12 @@ fn json(options: Options, log: impl FnOnce()) -> Vec<String> {
 }
 
 fn verbosity(verbosity: u32) -> Options {
-    Options {
-        verbosity,
-        ..Options::default()
-    }
+    Options { verbosity, ..Options::default() }
 }
 
 fn vmodule(rules: &[(&str, u32)]) -> Options {
     let rule = |(glob, v): &(&str, u32)| ((*glob).to_owned(), *v);
-    Options {
-        vmodule: rules.iter().map(rule).collect(),
-        ..Options::default()
-    }
+    Options { vmodule: rules.iter().map(rule).collect(), ..Options::default() }
 }
 
 #[test]
@@ -85,25 +69,13 @@ fn quotes_as_go_does() {
         ("", r#""""#),
         ("plain 'text' `<&>`", r#""plain 'text' `<&>`""#),
         (r#"a "b" c\d"#, r#""a \"b\" c\\d""#),
-        (
-            "\0\x01\x07\x08\t\n\x0b\x0c\r\x1b\x1f\x7f",
-            r#""\x00\x01\a\b\t\n\v\f\r\x1b\x1f\x7f""#,
-        ),
-        (
-            "é中文हिन्दी\u{1f600}\u{fffd}",
-            "\"é中文हिन्दी\u{1f600}\u{fffd}\"",
-        ),
+        ("\0\x01\x07\x08\t\n\x0b\x0c\r\x1b\x1f\x7f", r#""\x00\x01\a\b\t\n\v\f\r\x1b\x1f\x7f""#),
+        ("é中文हिन्दी\u{1f600}\u{fffd}", "\"é中文हिन्दी\u{1f600}\u{fffd}\""),
         ("\u{301}x e\u{301}", "\"\u{301}x e\u{301}\""),
         ("\u{e0100}", "\"\u{e0100}\""),
         ("\u{85}\u{a0}\u{ad}\u{378}", r#""\u0085\u00a0\u00ad\u0378""#),
-        (
-            "\u{200b}\u{200d}\u{202e}\u{feff}",
-            r#""\u200b\u200d\u202e\ufeff""#,
-        ),
-        (
-            "\u{2028}\u{2029}\u{3000}\u{e000}",
-            r#""\u2028\u2029\u3000\ue000""#,
-        ),
+        ("\u{200b}\u{200d}\u{202e}\u{feff}", r#""\u200b\u200d\u202e\ufeff""#),
+        ("\u{2028}\u{2029}\u{3000}\u{e000}", r#""\u2028\u2029\u3000\ue000""#),
         ("\u{f0000}\u{10ffff}", r#""\U000f0000\U0010ffff""#),
     ] {
         assert_eq!(quote(text).to_string(), quoted, "{text:?}");
@@ -115,16 +87,10 @@ fn escapes_json_values_as_json_marshal_does() {
     for (text, escaped) in [
         ("", r#""""#),
         (r#"a "b" c\d /"#, r#""a \"b\" c\\d /""#),
-        (
-            "\0\x07\x08\t\n\x0b\x0c\r\x1b\x7f",
-            "\"\\u0000\\u0007\\b\\t\\n\\u000b\\f\\r\\u001b\x7f\"",
-        ),
+        ("\0\x07\x08\t\n\x0b\x0c\r\x1b\x7f", "\"\\u0000\\u0007\\b\\t\\n\\u000b\\f\\r\\u001b\x7f\""),
         ("<a> & 'b'", r#""\u003ca\u003e \u0026 'b'""#),
         ("\u{2027}\u{2028}\u{2029}", "\"\u{2027}\\u2028\\u2029\""),
-        (
-            "é\u{301}\u{200b}\u{10ffff}",
-            "\"é\u{301}\u{200b}\u{10ffff}\"",
-        ),
+        ("é\u{301}\u{200b}\u{10ffff}", "\"é\u{301}\u{200b}\u{10ffff}\""),
     ] {
         assert_eq!(json_string(text).to_string(), escaped, "{text:?}");
     }
@@ -161,12 +127,7 @@ fn text_header_shows_severity_local_time_process_and_place() {
     let zone = || TimeZone::from_posix_tz("XYZ-9:30").unwrap();
     let lines = recorded(klog(Options::default(), zone), || info!("x"));
     let line = line!() - 1;
-    assert_eq!(
-        lines,
-        [format!(
-            "I1201 21:57:42.288881   19718 tests.rs:{line}] \"x\"\n"
-        )]
-    );
+    assert_eq!(lines, [format!("I1201 21:57:42.288881   19718 tests.rs:{line}] \"x\"\n")]);
 }
 
 #[test]
@@ -178,10 +139,7 @@ fn text_header_follows_the_zone_into_another_day() {
 
 #[test]
 fn json_line_starts_with_time_and_caller() {
-    let options = Options {
-        json: true,
-        ..Options::default()
-    };
+    let options = Options { json: true, ..Options::default() };
     let lines = recorded(klog(options, TimeZone::utc), || info!("x"));
     let line = line!() - 1;
     assert_eq!(
@@ -213,11 +171,7 @@ fn json_errors_carry_no_v() {
     });
     assert_eq!(
         lines,
-        [
-            "\"x\",\"err\":\"why\"}\n",
-            "\"x\",\"v\":0}\n",
-            "\"x\",\"v\":5,\"method\":\"/m\"}\n",
-        ]
+        ["\"x\",\"err\":\"why\"}\n", "\"x\",\"v\":0}\n", "\"x\",\"v\":5,\"method\":\"/m\"}\n",]
     );
 }
 
@@ -312,10 +266,7 @@ fn vmodule_raises_the_verbosity_of_a_file() {
 
 #[test]
 fn vmodule_never_lowers() {
-    let options = Options {
-        verbosity: 5,
-        ..vmodule(&[("tests", 0)])
-    };
+    let options = Options { verbosity: 5, ..vmodule(&[("tests", 0)]) };
     assert_eq!(text(options, || debug!(v = 5, "x")).len(), 1);
 }
 
@@ -359,10 +310,7 @@ fn globs_match_the_whole_name() {
         ("ma?n", "main"),
         ("????", "main"),
     ] {
-        assert!(
-            matches_glob(glob.as_bytes(), name.as_bytes()),
-            "{glob} {name}"
-        );
+        assert!(matches_glob(glob.as_bytes(), name.as_bytes()), "{glob} {name}");
     }
     for (glob, name) in [
         ("", "main"),
@@ -374,10 +322,7 @@ fn globs_match_the_whole_name() {
         ("m*x", "main"),
         ("m*?x", "main"),
     ] {
-        assert!(
-            !matches_glob(glob.as_bytes(), name.as_bytes()),
-            "{glob} {name}"
-        );
+        assert!(!matches_glob(glob.as_bytes(), name.as_bytes()), "{glob} {name}");
     }
 }
 
@@ -449,10 +394,7 @@ fn a_json_string_is_one_line_and_reads_back() {
             let json = json_escaped(&text, html).to_string();
             assert!(!json.contains(|c| c < ' '), "{text:?}");
             let mut rest = &*json;
-            assert_eq!(
-                (unquote(&mut rest, JSONS_ESCAPES), rest),
-                (text.clone(), "")
-            );
+            assert_eq!((unquote(&mut rest, JSONS_ESCAPES), rest), (text.clone(), ""));
         }
     }
 }
@@ -476,12 +418,7 @@ impl Said {
     }
 
     fn logged(&self, options: &Options) -> String {
-        let Self {
-            message,
-            text,
-            number,
-            flag,
-        } = self;
+        let Self { message, text, number, flag } = self;
         let none = None::<&str>;
         let mut lines = recorded(klog(options.clone(), TimeZone::utc), || {
             warn!(text, number, flag, display = %text, none, "{message}");
@@ -518,10 +455,7 @@ fn parse_json(line: &str) -> Vec<(String, String)> {
 #[test]
 fn an_event_is_one_line_of_json_and_reads_back() {
     let mut random = Random(0xbf58_476d_1ce4_e5b9);
-    let options = Options {
-        json: true,
-        ..Options::default()
-    };
+    let options = Options { json: true, ..Options::default() };
     for _ in 0..2_000 {
         let said = Said::by(&mut random);
         let pairs = parse_json(&said.logged(&options));
@@ -530,15 +464,8 @@ fn an_event_is_one_line_of_json_and_reads_back() {
         assert_eq!(keys.join(" "), expected);
         let values: Vec<_> = pairs[2..].iter().map(|(_, value)| value.clone()).collect();
         let (number, flag) = (said.number.to_string(), said.flag.to_string());
-        let expected = [
-            said.message,
-            "0".into(),
-            said.text.clone(),
-            number,
-            flag,
-            said.text,
-            "null".into(),
-        ];
+        let expected =
+            [said.message, "0".into(), said.text.clone(), number, flag, said.text, "null".into()];
         assert_eq!(values, expected);
     }
 }
@@ -573,10 +500,7 @@ fn an_event_is_a_header_and_its_parts_in_text_and_reads_back() {
         assert_eq!(picture, "W0000 00:00:00.000000   00000");
         assert!(place.bytes().all(|byte| byte.is_ascii_digit()), "{place}");
         let lines = line.strip_suffix('\n').unwrap().split('\n').skip(1);
-        assert!(
-            lines.clone().all(|line| line.starts_with(['\t', ' '])),
-            "{line:?}"
-        );
+        assert!(lines.clone().all(|line| line.starts_with(['\t', ' '])), "{line:?}");
 
         assert_eq!(unquote(&mut rest, GOS_ESCAPES), said.message);
         // of lines that are set off, the last may have had an end or not

@@ -18,15 +18,9 @@ use crate::sys::{self, UnixStream};
 
 /// Connects and waits up to `limit` for the server to be heard. The error is the reason in words.
 pub(crate) async fn connect(path: &str, limit: Duration) -> Result<Channel, String> {
-    debug!(
-        v = 4,
-        socketfile = path,
-        "Attempting to open a gRPC connection"
-    );
+    debug!(v = 4, socketfile = path, "Attempting to open a gRPC connection");
     debug!(v = 5, address = format!("unix://{path}"), "Connecting");
-    let stream = UnixStream::connect(path)
-        .await
-        .map_err(|e| sys::reason(&e))?;
+    let stream = UnixStream::connect(path).await.map_err(|e| sys::reason(&e))?;
     let channel = Channel::open(stream, limit).await;
     channel.map_err(|reason| reason.to_string())
 }
@@ -42,13 +36,8 @@ pub(crate) async fn get_info(channel: Channel, limit: Duration) -> Result<Plugin
 /// Whether the kubelet has confirmed the registration; the error is the reason why not, in words.
 pub(crate) async fn is_registered(channel: Channel) -> Result<(), String> {
     let mut client = HealthClient::with_origin(channel, origin());
-    let request = Request::new(HealthCheckRequest {
-        service: SERVICE.into(),
-    });
-    let response = client
-        .check(request)
-        .await
-        .map_err(|status| grpc::in_words(&status))?;
+    let request = Request::new(HealthCheckRequest { service: SERVICE.into() });
+    let response = client.check(request).await.map_err(|status| grpc::in_words(&status))?;
     match response.get_ref().status() {
         ServingStatus::Serving => Ok(()),
         status => {

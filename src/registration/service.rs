@@ -39,10 +39,7 @@ pub(super) async fn answer(
     request: http::Request<Incoming>,
 ) -> Result<http::Response<Body>, Infallible> {
     let path = request.uri().path();
-    let status = match path
-        .strip_prefix('/')
-        .and_then(|path| path.rsplit_once('/'))
-    {
+    let status = match path.strip_prefix('/').and_then(|path| path.rsplit_once('/')) {
         None => Status::unimplemented(format!("malformed method name: {}", klog::quote(path))),
         Some((SERVICE, "GetInfo" | "NotifyRegistrationStatus")) => {
             let response = RegistrationServer::new(plugin).call(request).await?;
@@ -88,11 +85,7 @@ impl Plugin {
             endpoint: endpoint.into(),
             supported_versions: vec![SUPPORTED_VERSION.into()],
         };
-        Self {
-            info,
-            bind: status.borrow().counts.socket_binds,
-            status: status.clone(),
-        }
+        Self { info, bind: status.borrow().counts.socket_binds, status: status.clone() }
     }
 }
 
@@ -120,8 +113,7 @@ impl Registration for Plugin {
             true => Ok(()),
             false => Err(notice.error),
         };
-        self.status
-            .send_modify(|status| status.notified(self.bind, outcome));
+        self.status.send_modify(|status| status.notified(self.bind, outcome));
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
@@ -138,9 +130,7 @@ impl Health for Plugin {
             (SERVICE, Err(reason)) => (ServingStatus::NotServing, Some(reason)),
             (service, _) => return Err(Status::not_found(format!("unknown service {service}"))),
         };
-        let mut response = Response::new(HealthCheckResponse {
-            status: health.into(),
-        });
+        let mut response = Response::new(HealthCheckResponse { status: health.into() });
         if let Some(reason) = reason.and_then(|reason| MetadataValue::try_from(reason).ok()) {
             response.metadata_mut().insert(REASON, reason);
         }
@@ -150,9 +140,7 @@ impl Health for Plugin {
 
 /// In protobuf's text format.
 fn to_text(status: &RegistrationStatus) -> String {
-    let registered = status
-        .plugin_registered
-        .then(|| "plugin_registered:true".to_owned());
+    let registered = status.plugin_registered.then(|| "plugin_registered:true".to_owned());
     let error = (!status.error.is_empty()).then(|| format!("error:{}", klog::quote(&status.error)));
     let fields: Vec<_> = registered.into_iter().chain(error).collect();
     fields.join(" ")

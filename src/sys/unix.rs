@@ -47,9 +47,7 @@ impl HeldSignals {
     pub(crate) fn hold() -> io::Result<Self> {
         let ignored = ignored_signals();
         let wanted = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
-        let held = wanted
-            .into_iter()
-            .filter(|signal| ignored & bit(*signal) == 0);
+        let held = wanted.into_iter().filter(|signal| ignored & bit(*signal) == 0);
         let held = SigSet::from_iter(held);
         held.thread_block()?;
         let meaningless = [Signal::SIGALRM, Signal::SIGUSR1, Signal::SIGUSR2];
@@ -102,8 +100,7 @@ impl Hangups {
 fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or_default()
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }
 
 fn bit(signal: Signal) -> u64 {
@@ -163,10 +160,7 @@ impl Identity {
 
 impl From<Metadata> for Identity {
     fn from(file: Metadata) -> Self {
-        Self {
-            device: file.dev(),
-            inode: file.ino(),
-        }
+        Self { device: file.dev(), inode: file.ino() }
     }
 }
 
@@ -194,10 +188,7 @@ impl DirectoryWatch {
     /// The directory is missing, its path leads over symbolic links, whose changes would not be
     /// told, or the system has no watch to spare.
     pub(crate) fn new(directory: &Path) -> io::Result<Self> {
-        if fs::canonicalize(directory)?
-            .components()
-            .ne(absolute(directory)?.components())
-        {
+        if fs::canonicalize(directory)?.components().ne(absolute(directory)?.components()) {
             return Err(io::ErrorKind::InvalidFilename.into());
         }
         // Should another directory take its place now, it is not the one that is watched.
@@ -211,10 +202,7 @@ impl DirectoryWatch {
         inotify.add_watch(directory, changes | AddWatchFlags::IN_ONLYDIR)?;
         // It is read like a pipe.
         let events = inotify.as_fd().try_clone_to_owned()?;
-        Ok(Self {
-            directory: held,
-            events: pipe::Receiver::from_owned_fd_unchecked(events)?,
-        })
+        Ok(Self { directory: held, events: pipe::Receiver::from_owned_fd_unchecked(events)? })
     }
 
     /// Completes at the next change. What changed is not told: look.

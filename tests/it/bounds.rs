@@ -25,9 +25,7 @@ fn of_descriptors_are_survived_and_told_of_once_a_second() {
     let mut registrar = world.start_under(&["sh", "-c", script], &[]);
     world.kubelet().register();
     let mut early = world.kubelet();
-    let held: Vec<_> = (0..40)
-        .map(|_| UnixStream::connect(world.socket()).unwrap())
-        .collect();
+    let held: Vec<_> = (0..40).map(|_| UnixStream::connect(world.socket()).unwrap()).collect();
     registrar.logs(REFUSED);
     let since = Instant::now();
     while refusals(&registrar) < 3 {
@@ -56,9 +54,7 @@ fn of_descriptors_do_not_keep_the_process_from_ending() {
     let script = r#"ulimit -n 24; exec "$0" "$@""#;
     let mut registrar = world.start_under(&["sh", "-c", script], &[]);
     world.kubelet().register();
-    let _held: Vec<_> = (0..40)
-        .map(|_| UnixStream::connect(world.socket()).unwrap())
-        .collect();
+    let _held: Vec<_> = (0..40).map(|_| UnixStream::connect(world.socket()).unwrap()).collect();
     registrar.logs(REFUSED);
     let since = Instant::now();
     registrar.signal(Signal::SIGTERM);
@@ -78,9 +74,7 @@ fn of_connections_harm_nobody_and_the_next_is_served_when_one_leaves() {
         fs::read_dir(directory).unwrap().count()
     };
     let full = descriptors();
-    let waiting: Vec<_> = (0..20)
-        .map(|_| UnixStream::connect(world.socket()).unwrap())
-        .collect();
+    let waiting: Vec<_> = (0..20).map(|_| UnixStream::connect(world.socket()).unwrap()).collect();
     for client in &mut clients {
         assert_eq!(client.get_info().unwrap().name, DRIVER);
     }
@@ -94,7 +88,5 @@ fn of_connections_harm_nobody_and_the_next_is_served_when_one_leaves() {
         assert_eq!(next.join().unwrap().name, DRIVER);
     });
     clients.clear();
-    eventually("the descriptors closed", || {
-        (descriptors() <= full - CONNECTIONS).then_some(())
-    });
+    eventually("the descriptors closed", || (descriptors() <= full - CONNECTIONS).then_some(()));
 }

@@ -40,11 +40,7 @@ fn helps_on_stdout() {
     for flag in ["--help", "-help", "-h", "--h", "--help=false"] {
         let mut registrar = run(&world, &["--version", flag]);
         assert_eq!(registrar.exit_code(), 0, "{flag}");
-        for flag in [
-            "--csi-address",
-            "--kubelet-registration-path",
-            "--startup-timeout",
-        ] {
+        for flag in ["--csi-address", "--kubelet-registration-path", "--startup-timeout"] {
             assert!(registrar.stdout().contains(flag), "{}", registrar.stdout());
         }
         assert_eq!(registrar.stderr(), "");
@@ -97,11 +93,7 @@ fn takes_a_flag_in_each_of_gos_spellings() {
         // the last one counts, and nothing behind the flags
         let flags = [&["--plugin-registration-path=/x"], path, &["--", "--nope"]].concat();
         let _registrar = world.start(&flags);
-        assert_eq!(
-            world.kubelet().get_info().unwrap().endpoint,
-            ENDPOINT,
-            "{flags:?}"
-        );
+        assert_eq!(world.kubelet().get_info().unwrap().endpoint, ENDPOINT, "{flags:?}");
     }
 }
 
@@ -124,14 +116,6 @@ fn names_the_flags_of_the_past_once_and_goes_on() {
     let line = format!(r#"W "Flags of earlier versions have no effect" flags="{flags}""#);
     let deprecated = r#"I "--connection-timeout is deprecated and will have no effect""#;
     let log = registrar.log();
-    assert_eq!(
-        log.iter().filter(|other| **other == line).count(),
-        1,
-        "{log:?}"
-    );
-    assert_eq!(
-        log.iter().filter(|line| *line == deprecated).count(),
-        1,
-        "{log:?}"
-    );
+    assert_eq!(log.iter().filter(|other| **other == line).count(), 1, "{log:?}");
+    assert_eq!(log.iter().filter(|line| *line == deprecated).count(), 1, "{log:?}");
 }

@@ -21,10 +21,7 @@ fn manifests() -> Vec<PathBuf> {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 directories.push(path);
-            } else if path
-                .extension()
-                .is_some_and(|extension| extension == "yaml")
-            {
+            } else if path.extension().is_some_and(|extension| extension == "yaml") {
                 found.push(path);
             }
         }
@@ -35,10 +32,7 @@ fn manifests() -> Vec<PathBuf> {
 
 /// The YAML blocks of a Markdown text.
 fn quoted(text: &str) -> Vec<&str> {
-    text.split("```yaml\n")
-        .skip(1)
-        .map(|rest| rest.split_once("```").unwrap().0)
-        .collect()
+    text.split("```yaml\n").skip(1).map(|rest| rest.split_once("```").unwrap().0).collect()
 }
 
 /// Whether these lines stand in the file one after another, all of them indented alike.
@@ -77,11 +71,7 @@ fn manifests_and_documents_name_the_present_version() {
     for path in manifests().into_iter().chain(documents) {
         for line in read(&path).lines() {
             let tag = |mark: &str| line.split_once(mark).map(|(_, tag)| tag.trim());
-            let tags = [
-                tag(&format!("{image}:")),
-                tag("    tag: "),
-                tag("newTag: &tag "),
-            ];
+            let tags = [tag(&format!("{image}:")), tag("    tag: "), tag("newTag: &tag ")];
             for tag in tags.into_iter().flatten() {
                 assert!(tag.starts_with(version), "{}: {line}", path.display());
             }
@@ -104,15 +94,8 @@ fn flags_in_the_manifests_are_known() {
             .filter_map(|line| line.strip_prefix("- "))
             .collect();
         assert!(arguments.len() >= 2, "{manifest}: {arguments:?}");
-        let mut registrar = world.run(
-            &[&[&**BINARY], &*arguments, &["--version"]].concat(),
-            |_| {},
-        );
-        assert_eq!(
-            registrar.exit_code(),
-            0,
-            "{manifest}: {}",
-            registrar.stderr()
-        );
+        let mut registrar =
+            world.run(&[&[&**BINARY], &*arguments, &["--version"]].concat(), |_| {});
+        assert_eq!(registrar.exit_code(), 0, "{manifest}: {}", registrar.stderr());
     }
 }

@@ -35,12 +35,7 @@ const FAILURE: Exit = Exit {
 };
 
 const EXITS: [Exit; 14] = [
-    Exit {
-        flags: &["--nope"],
-        code: 2,
-        last: "  BINARY --help lists the flags",
-        ..FAILURE
-    },
+    Exit { flags: &["--nope"], code: 2, last: "  BINARY --help lists the flags", ..FAILURE },
     Exit {
         flags: &["--log-flush-frequency=0"],
         last: r#"E "LoggingConfiguration is invalid" err="flushFrequency: Invalid value: \"0s\": Must be greater than zero""#,

@@ -98,10 +98,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("ndr").tempdir().unwrap();
-        let world = Self {
-            dir,
-            started: Cell::new(0),
-        };
+        let world = Self { dir, started: Cell::new(0) };
         fs::create_dir(world.registry()).unwrap();
         world
     }
@@ -128,9 +125,8 @@ impl World {
     /// The names in the registry directory.
     pub(crate) fn listing(&self) -> Vec<String> {
         let entries = fs::read_dir(self.registry()).into_iter().flatten();
-        let mut names: Vec<_> = entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }

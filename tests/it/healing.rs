@@ -43,9 +43,7 @@ fn count(registrar: &Registrar, start: &str) -> usize {
 fn is_bound_again(world: &World, http: &Http, binds: u32) {
     let since = Instant::now();
     let line = format!("csi_node_driver_registrar_socket_binds_total {binds}\n");
-    eventually(&line, || {
-        http.get("/metrics").1.contains(&line).then_some(())
-    });
+    eventually(&line, || http.get("/metrics").1.contains(&line).then_some(()));
     assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
     let file = fs::symlink_metadata(world.socket()).unwrap();
     assert_eq!(format!("{:o}", file.mode()), "140700");
@@ -142,11 +140,7 @@ fn leaves_a_file_of_another_type_alone_and_takes_the_path_back_when_it_goes() {
             (|path| fs::remove_file(path).unwrap()) as Put,
             "a regular file",
         ),
-        (
-            |path| fs::create_dir(path).unwrap(),
-            |path| fs::remove_dir(path).unwrap(),
-            "a directory",
-        ),
+        (|path| fs::create_dir(path).unwrap(), |path| fs::remove_dir(path).unwrap(), "a directory"),
         (
             |path| mkfifo(path, Mode::S_IRWXU).unwrap(),
             |path| fs::remove_file(path).unwrap(),
@@ -209,10 +203,9 @@ fn takes_back_a_socket_that_was_moved_and_not_what_became_of_it() {
 #[test]
 fn binds_again_in_a_registry_directory_made_anew() {
     type Take = fn(&World);
-    for take in [
-        (|world| fs::remove_dir_all(world.registry()).unwrap()) as Take,
-        |world| fs::rename(world.registry(), world.path("former")).unwrap(),
-    ] {
+    for take in [(|world| fs::remove_dir_all(world.registry()).unwrap()) as Take, |world| {
+        fs::rename(world.registry(), world.path("former")).unwrap()
+    }] {
         let world = World::new();
         let _driver = world.driver();
         let (mut registrar, http) = registered(&world);
@@ -430,16 +423,12 @@ fn stands_or_is_made_again_whatever_is_removed_while_it_is_made() {
         });
         for signals in 1..=500 {
             registrar.signal(Signal::SIGHUP);
-            eventually("SIGHUP", || {
-                (count(&registrar, r#"I "SIGHUP"#) == signals).then_some(())
-            });
+            eventually("SIGHUP", || (count(&registrar, r#"I "SIGHUP"#) == signals).then_some(()));
         }
         done.store(true, Ordering::Relaxed);
     });
     eventually("a socket that stays", || {
-        http.ready()
-            .starts_with("503 the kubelet has not")
-            .then_some(())
+        http.ready().starts_with("503 the kubelet has not").then_some(())
     });
     assert_eq!(world.kubelet().register().name, DRIVER);
     assert!(registrar.is_running());

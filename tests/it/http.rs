@@ -35,10 +35,7 @@ fn listens_where_it_is_told() {
         ("--http-endpoint=localhost:PORT", "localhost:PORT", &[V4]),
         ("--http-endpoint=[::1]:PORT", "[::1]:PORT", &[V6]),
     ] {
-        let at: Vec<_> = at
-            .iter()
-            .filter(|ip| ip.is_ipv4() || is_ipv6_on())
-            .collect();
+        let at: Vec<_> = at.iter().filter(|ip| ip.is_ipv4() || is_ipv6_on()).collect();
         if at.is_empty() {
             continue;
         }
@@ -48,10 +45,7 @@ fn listens_where_it_is_told() {
         let fill_in = |text: &str| text.replace("PORT", &port.to_string());
         let registrar = world.start(&[&fill_in(flag)]);
         world.kubelet();
-        let line = format!(
-            r#"I "Starting HTTP server" endpoint="{}""#,
-            fill_in(endpoint)
-        );
+        let line = format!(r#"I "Starting HTTP server" endpoint="{}""#, fill_in(endpoint));
         registrar.logs(&line);
         for ip in [V4, V6] {
             let address = SocketAddr::new(ip, port);
@@ -89,12 +83,7 @@ fn listens_at_a_port_by_its_name() {
 
 #[test]
 fn is_off_without_an_endpoint() {
-    for flags in [
-        &[][..],
-        &["--health-port=0"],
-        &["--health-port=-5"],
-        &["--enable-pprof"],
-    ] {
+    for flags in [&[][..], &["--health-port=0"], &["--health-port=-5"], &["--enable-pprof"]] {
         let world = World::new();
         let _driver = world.driver();
         let registrar = world.start(flags);
@@ -111,51 +100,19 @@ fn ends_at_an_address_it_cannot_listen_at_before_the_driver_is_asked() {
     let taken = taken.local_addr().unwrap().to_string();
     let in_use = format!("{taken}: bind: address already in use");
     for (flag, endpoint, reason) in [
-        (
-            "http-endpoint",
-            "9809",
-            ": address 9809: missing port in address",
-        ),
-        (
-            "http-endpoint",
-            "[::1]",
-            ": address [::1]: missing port in address",
-        ),
-        (
-            "http-endpoint",
-            "[::1:9809",
-            ": address [::1:9809: missing ']' in address",
-        ),
-        (
-            "http-endpoint",
-            "::1:9809",
-            ": address ::1:9809: too many colons in address",
-        ),
+        ("http-endpoint", "9809", ": address 9809: missing port in address"),
+        ("http-endpoint", "[::1]", ": address [::1]: missing port in address"),
+        ("http-endpoint", "[::1:9809", ": address [::1:9809: missing ']' in address"),
+        ("http-endpoint", "::1:9809", ": address ::1:9809: too many colons in address"),
         (
             "http-endpoint",
             "http://127.0.0.1:9809",
             ": address http://127.0.0.1:9809: too many colons in address",
         ),
-        (
-            "http-endpoint",
-            "127.0.0.1:70000",
-            ": address 70000: invalid port",
-        ),
-        (
-            "http-endpoint",
-            "127.0.0.1:-1",
-            ": address -1: invalid port",
-        ),
-        (
-            "http-endpoint",
-            "127.0.0.1:nosuchport",
-            ": lookup tcp/nosuchport: unknown port",
-        ),
-        (
-            "http-endpoint",
-            "300.1.1.1:80",
-            ": lookup 300.1.1.1: no such host",
-        ),
+        ("http-endpoint", "127.0.0.1:70000", ": address 70000: invalid port"),
+        ("http-endpoint", "127.0.0.1:-1", ": address -1: invalid port"),
+        ("http-endpoint", "127.0.0.1:nosuchport", ": lookup tcp/nosuchport: unknown port"),
+        ("http-endpoint", "300.1.1.1:80", ": lookup 300.1.1.1: no such host"),
         (
             "http-endpoint",
             "192.0.2.1:9809",
@@ -188,10 +145,8 @@ fn makes_the_wait_for_the_driver_visible() {
     assert_eq!(said(&get(port, "/healthz")), (404, ABSENT));
     let line = r#"E "Health check failed, registration socket does not exist""#;
     registrar.logs(line);
-    let waiting = format!(
-        "waiting for the CSI driver at unix://{}",
-        world.driver_socket().display()
-    );
+    let waiting =
+        format!("waiting for the CSI driver at unix://{}", world.driver_socket().display());
     assert_eq!(said(&get(port, "/readyz")), (503, &*waiting));
     let _driver = world.driver();
     registrar.logs(r#"I "Registration Server started""#);
@@ -205,10 +160,7 @@ fn answers_healthz_with_ok_while_the_socket_answers() {
     let (registrar, port) = world.start_with_http(&["-v=5"]);
     world.kubelet();
     let response = get(port, "/healthz");
-    assert_eq!(
-        (&*response.status, response.text()),
-        ("HTTP/1.1 200 OK", "ok")
-    );
+    assert_eq!((&*response.status, response.text()), ("HTTP/1.1 200 OK", "ok"));
     let names: Vec<_> = response.headers.keys().collect();
     assert_eq!(names, ["content-length", "content-type", "date"]);
     assert_eq!(response.header("content-type"), Some(TEXT));
@@ -233,9 +185,7 @@ fn answers_healthz_whatever_the_method_and_head_without_a_body() {
     let (_registrar, port) = world.start_with_http(&[]);
     world.kubelet();
     let mut connection = Connection::open(port);
-    for method in [
-        "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "FOO", "HEAD",
-    ] {
+    for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "FOO", "HEAD"] {
         let response = connection.request(method, "/healthz");
         assert_eq!(response.code(), 200, "{method}");
         assert_eq!(response.header("content-length"), Some("2"), "{method}");
@@ -259,21 +209,13 @@ fn answers_healthz_with_what_is_wrong_with_the_socket() {
     let of_grpc = "error getting info from node-registrar socket: rpc error: code =";
     let dead = "error connecting to node-registrar socket SOCKET: Connection refused";
     for (put, code, reason) in [
-        (
-            (|path| server(path, Answer::Name(DRIVER))) as Put,
-            200,
-            "ok".to_owned(),
-        ),
+        ((|path| server(path, Answer::Name(DRIVER))) as Put, 200, "ok".to_owned()),
         (
             |path| server(path, Answer::Name("other.driver")),
             500,
             "invalid driver name other.driver".into(),
         ),
-        (
-            |path| server(path, Answer::Name("")),
-            500,
-            "invalid driver name ".into(),
-        ),
+        (|path| server(path, Answer::Name("")), 500, "invalid driver name ".into()),
         (
             |path| server(path, Answer::Error(Code::PermissionDenied, "go away")),
             500,
@@ -373,10 +315,7 @@ fn keeps_a_connection_and_answers_in_order() {
     assert_eq!(connection.read().text(), "ok");
     assert_eq!(connection.read().text(), "404 page not found\n");
     let last = connection.read();
-    assert_eq!(
-        (last.code(), last.header("connection")),
-        (404, Some("close"))
-    );
+    assert_eq!((last.code(), last.header("connection")), (404, Some("close")));
     assert!(connection.is_closed());
 }
 
@@ -403,31 +342,11 @@ fn refuses_what_is_no_request_and_closes() {
     let long = "x".repeat(2 << 20);
     for (bytes, status, reason) in [
         ("garbage\r\n\r\n", "400 Bad Request", ""),
-        (
-            "\x16\x03\x01\x02\0\x01\0\x01\r\n\r\n",
-            "400 Bad Request",
-            "",
-        ),
-        (
-            "GET /healthz HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n",
-            "400 Bad Request",
-            "",
-        ),
-        (
-            "GET /%6x HTTP/1.1\r\nHost: x\r\n\r\n",
-            "400 Bad Request",
-            "",
-        ),
-        (
-            "GET /healthz HTTP/1.1\r\n\r\n",
-            "400 Bad Request",
-            ": missing required Host header",
-        ),
-        (
-            "GET /healthz HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n",
-            "400 Bad Request",
-            "",
-        ),
+        ("\x16\x03\x01\x02\0\x01\0\x01\r\n\r\n", "400 Bad Request", ""),
+        ("GET /healthz HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n", "400 Bad Request", ""),
+        ("GET /%6x HTTP/1.1\r\nHost: x\r\n\r\n", "400 Bad Request", ""),
+        ("GET /healthz HTTP/1.1\r\n\r\n", "400 Bad Request", ": missing required Host header"),
+        ("GET /healthz HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n", "400 Bad Request", ""),
         (
             "GET /healthz HTTP/1.1\r\nHost: x y\r\n\r\n",
             "400 Bad Request",
@@ -535,13 +454,7 @@ fn answers_readyz_with_what_stands_in_the_sockets_place() {
             (said(&response) == (503, &*reason)).then_some(())
         });
         let metrics = get(port, "/metrics");
-        assert_eq!(
-            value(
-                metrics.text(),
-                "registered{driver_name=\"test.csi.example.com\"}"
-            ),
-            "0"
-        );
+        assert_eq!(value(metrics.text(), "registered{driver_name=\"test.csi.example.com\"}"), "0");
     }
 }
 
@@ -716,16 +629,9 @@ fn profiles_if_it_is_told_to() {
     registrar.logs(&format!(r#"I "Starting profiling" endpoint="{endpoint}""#));
     let index = get(port, "/debug/pprof/");
     assert_eq!(index.code(), 200);
-    assert_eq!(
-        index.header("content-type"),
-        Some("text/html; charset=utf-8")
-    );
-    for (name, there) in [
-        ("cmdline", true),
-        ("profile", true),
-        ("heap", false),
-        ("symbol", false),
-    ] {
+    assert_eq!(index.header("content-type"), Some("text/html; charset=utf-8"));
+    for (name, there) in [("cmdline", true), ("profile", true), ("heap", false), ("symbol", false)]
+    {
         let link = format!("href=\"{name}");
         assert_eq!(index.text().contains(&link), there, "{name}");
     }
@@ -735,15 +641,7 @@ fn profiles_if_it_is_told_to() {
     let cmdline: Vec<_> = cmdline.split('\0').collect();
     assert_eq!(cmdline[0], &**BINARY);
     assert_eq!(cmdline[cmdline.len() - 2..], flags);
-    for name in [
-        "nope",
-        "heap",
-        "goroutine",
-        "symbol",
-        "trace",
-        "profile/",
-        "cmdline/x",
-    ] {
+    for name in ["nope", "heap", "goroutine", "symbol", "trace", "profile/", "cmdline/x"] {
         let response = get(port, &format!("/debug/pprof/{name}"));
         assert_eq!(said(&response), (404, "Unknown profile\n"), "{name}");
         assert_eq!(response.header("x-go-pprof"), Some("1"));
@@ -757,10 +655,7 @@ fn says_that_a_cpu_profile_needs_another_build() {
     let world = World::new();
     let (_registrar, port) = world.start_with_http(&["--enable-pprof"]);
     let reason = "this binary was built without the cargo feature pprof\n";
-    assert_eq!(
-        said(&get(port, "/debug/pprof/profile?seconds=1")),
-        (404, reason)
-    );
+    assert_eq!(said(&get(port, "/debug/pprof/profile?seconds=1")), (404, reason));
 }
 
 /// Go's tool is left out where it is not installed.
@@ -790,10 +685,7 @@ fn makes_a_cpu_profile_that_gos_tool_opens() {
     assert_eq!(profile.body[..2], [0x1f, 0x8b], "gzip");
     let file = world.path("profile");
     fs::write(&file, profile.body).unwrap();
-    let tool = Command::new("go")
-        .args(["tool", "pprof", "-raw"])
-        .arg(file)
-        .output();
+    let tool = Command::new("go").args(["tool", "pprof", "-raw"]).arg(file).output();
     if let Ok(output) = tool {
         let raw = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{output:?}");

@@ -7,10 +7,8 @@ use crate::harness::{DRIVER, Registrar, World, eventually};
 
 const FOREIGN: &str = r#"W "Another process's socket stands in place of the registration socket, waiting for it to go""#;
 
-const STARTED: [&str; 2] = [
-    r#"I "Registration Server started""#,
-    r#"W "Listening on a new registration socket""#,
-];
+const STARTED: [&str; 2] =
+    [r#"I "Registration Server started""#, r#"W "Listening on a new registration socket""#];
 
 /// Instances of one driver, told apart by the endpoint that they name.
 fn start(world: &World, endpoint: &str) -> Registrar {
@@ -28,33 +26,17 @@ fn settle(world: &World, running: &[&Registrar], endpoints: &[&str]) {
         changes.next_back().unwrap_or(false)
     };
     if running.is_empty() {
-        return eventually("an empty directory", || {
-            world.listing().is_empty().then_some(())
-        });
+        return eventually("an empty directory", || world.listing().is_empty().then_some(()));
     }
-    eventually("one that serves", || {
-        (running.iter().filter(serves).count() == 1).then_some(())
-    });
-    eventually("one socket", || {
-        (world.listing() == [format!("{DRIVER}-reg.sock")]).then_some(())
-    });
+    eventually("one that serves", || (running.iter().filter(serves).count() == 1).then_some(()));
+    eventually("one socket", || (world.listing() == [format!("{DRIVER}-reg.sock")]).then_some(()));
     let serving = world.kubelet().register().endpoint;
-    assert!(
-        endpoints.contains(&&*serving),
-        "{serving} is not of {endpoints:?}"
-    );
+    assert!(endpoints.contains(&&*serving), "{serving} is not of {endpoints:?}");
 }
 
 const NAMES: [&str; 3] = ["/a", "/b", "/c"];
 /// The orders in which three can go.
-const ORDERS: [[usize; 3]; 6] = [
-    [0, 1, 2],
-    [0, 2, 1],
-    [1, 0, 2],
-    [1, 2, 0],
-    [2, 0, 1],
-    [2, 1, 0],
-];
+const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
 
 fn stop_in_order(world: &World, mut instances: Vec<Registrar>, order: [usize; 3]) {
     let mut running: BTreeSet<_> = (0..3).collect();

@@ -17,9 +17,7 @@ fn life(world: &World, flags: &[&str]) -> (u32, String) {
 
 /// The first quoted text of each line.
 fn messages(log: &str) -> Vec<&str> {
-    log.lines()
-        .filter_map(|line| line.split('"').nth(1))
-        .collect()
+    log.lines().filter_map(|line| line.split('"').nth(1)).collect()
 }
 
 /// All messages of a life with their verbosity.
@@ -78,10 +76,8 @@ fn begins_a_text_line_as_klog_does() {
     for line in log.lines() {
         // I1201 12:27:42.288881   19718 main.rs:177] "message"
         let (head, rest) = line.split_once("] ").expect(line);
-        let form: String = head[..21]
-            .chars()
-            .map(|c| if c.is_ascii_digit() { '0' } else { c })
-            .collect();
+        let form: String =
+            head[..21].chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
         assert_eq!(form, "I0000 00:00:00.000000", "{line}");
         let tail = head[21..].strip_prefix(&format!(" {pid:>7} ")).expect(line);
         let (file, number) = tail.split_once(':').expect(line);
@@ -99,25 +95,16 @@ fn carries_the_pairs_of_the_original() {
     let socket = world.socket();
     for line in [
         r#"] "Running node-driver-registrar" mode="""#,
-        &format!(
-            r#"] "Attempting to open a gRPC connection" csiAddress="{}""#,
-            driver.display()
-        ),
+        &format!(r#"] "Attempting to open a gRPC connection" csiAddress="{}""#, driver.display()),
         &format!(r#"] "Connecting" address="unix://{}""#, driver.display()),
         r#"] "GRPC call" method="/csi.v1.Identity/GetPluginInfo" request="{}""#,
         r#"] "GRPC response" response="{\"name\":\"test.csi.example.com\",\"vendor_version\":\"v1.2.3\"}" err=null"#,
         r#"] "CSI driver name" csiDriverName="test.csi.example.com""#,
-        &format!(
-            r#"] "Starting Registration Server" socketPath="{}""#,
-            socket.display()
-        ),
+        &format!(r#"] "Starting Registration Server" socketPath="{}""#, socket.display()),
         r#"] "Received GetInfo call" request="""#,
         r#"] "Received NotifyRegistrationStatus call" status="plugin_registered:true""#,
     ] {
-        assert!(
-            log.lines().any(|other| other.ends_with(line)),
-            "{line}\n{log}"
-        );
+        assert!(log.lines().any(|other| other.ends_with(line)), "{line}\n{log}");
     }
 }
 
@@ -158,19 +145,9 @@ fn writes_json_with_a_fixed_order_of_keys() {
             "Received NotifyRegistrationStatus call" => &["status"],
             _ => &[],
         };
-        assert_eq!(
-            keys(line),
-            [&["ts", "caller", "msg", "v"], pairs].concat(),
-            "{line}"
-        );
-        assert!(
-            line.contains(&format!(r#","msg":"{message}","v":{v}"#)),
-            "{line}"
-        );
-        assert!(
-            line.starts_with(r#"{"ts":1"#) && line.ends_with('}'),
-            "{line}"
-        );
+        assert_eq!(keys(line), [&["ts", "caller", "msg", "v"], pairs].concat(), "{line}");
+        assert!(line.contains(&format!(r#","msg":"{message}","v":{v}"#)), "{line}");
+        assert!(line.starts_with(r#"{"ts":1"#) && line.ends_with('}'), "{line}");
     }
     assert_eq!(log.lines().count(), LINES.len());
 }
@@ -184,10 +161,7 @@ fn writes_an_error_in_json_without_a_verbosity() {
     let log = registrar.stderr();
     let last = log.lines().last().unwrap();
     assert_eq!(keys(last), ["ts", "caller", "msg", "err"]);
-    assert!(
-        last.contains(r#""msg":"Error connecting to CSI driver""#),
-        "{last}"
-    );
+    assert!(last.contains(r#""msg":"Error connecting to CSI driver""#), "{last}");
 }
 
 #[test]

@@ -1,9 +1,6 @@
 //! The registrar seen from outside, one module for each side of it.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a step that cannot be taken fails its test"
-)]
+#![allow(clippy::unwrap_used, reason = "a step that cannot be taken fails its test")]
 
 // What runs out: descriptors, connections.
 mod bounds;

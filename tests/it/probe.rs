@@ -33,27 +33,17 @@ fn tells_in_one_line_why_the_registration_does_not_stand() {
     );
     let gone = "cannot read the registry directory DIR: No such file or directory";
     for (reach, reason) in [
-        (
-            (|world| fs::remove_dir(world.registry()).unwrap()) as Reach,
-            gone,
-        ),
+        ((|world| fs::remove_dir(world.registry()).unwrap()) as Reach, gone),
         (|_| {}, &none),
         (|world| fs::write(world.socket(), "").unwrap(), &none),
-        (
-            |world| drop(UnixListener::bind(world.socket()).unwrap()),
-            &mute,
-        ),
+        (|world| drop(UnixListener::bind(world.socket()).unwrap()), &mute),
     ] {
         let world = World::new();
         reach(&world);
         let reason = reason.replace("DIR", world.registry().to_str().unwrap());
         let line = format!("not registered: {reason}\n");
         for spelling in SPELLINGS {
-            assert_eq!(
-                probe(&world, spelling, &[]),
-                (1, line.clone()),
-                "{spelling}"
-            );
+            assert_eq!(probe(&world, spelling, &[]), (1, line.clone()), "{spelling}");
         }
     }
 }
@@ -115,10 +105,7 @@ fn is_bounded_by_the_timeout_where_nobody_answers() {
         let (code, reason) = probe(&world, spelling, &["--timeout=400ms"]);
         assert!(since.elapsed() < Duration::from_millis(1400));
         assert_eq!(code, 1);
-        assert!(
-            reason.ends_with(", unless it is one of the 1 that do not answer\n"),
-            "{reason}"
-        );
+        assert!(reason.ends_with(", unless it is one of the 1 that do not answer\n"), "{reason}");
     }
 }
 
@@ -162,10 +149,7 @@ fn changes_nothing_and_is_not_taken_for_the_kubelet() {
     assert_eq!((inode(), registrar.log()), (before, log));
     assert_eq!(world.listing(), [format!("{DRIVER}-reg.sock")]);
     assert_eq!(fs::read_to_string(termination_log).unwrap(), "mine");
-    assert_eq!(
-        get(port, "/readyz").text(),
-        "the kubelet has not called yet"
-    );
+    assert_eq!(get(port, "/readyz").text(), "the kubelet has not called yet");
     let metrics = get(port, "/metrics");
     let count = "\ncsi_node_driver_registrar_get_info_total 0\n";
     assert!(metrics.text().contains(count), "{}", metrics.text());
@@ -184,12 +168,7 @@ fn needs_the_endpoint_and_takes_the_flags_of_a_registrar() {
     let _registrar = world.start(&[]);
     world.kubelet().register();
     for spelling in SPELLINGS {
-        let flags = [
-            "--csi-address=/nowhere",
-            "--health-port=1",
-            "--http-endpoint=:1",
-            "-v=5",
-        ];
+        let flags = ["--csi-address=/nowhere", "--health-port=1", "--http-endpoint=:1", "-v=5"];
         assert_eq!(probe(&world, spelling, &flags).0, 0);
     }
 }

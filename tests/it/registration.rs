@@ -118,46 +118,22 @@ fn ends_only_the_connection_that_brings_bad_bytes() {
         ("TLS", b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03"),
         ("half a preface", &PREFACE[..10]),
         ("half a frame", &[PREFACE, b"\0\0\x08\x06\0"].concat()),
-        (
-            "an index that is not there",
-            &[PREFACE, b"\0\0\x01\x01\x05\0\0\0\x01\xff"].concat(),
-        ),
+        ("an index that is not there", &[PREFACE, b"\0\0\x01\x01\x05\0\0\0\x01\xff"].concat()),
         (
             "an endless integer",
-            &[
-                PREFACE,
-                b"\0\0\x08\x01\x05\0\0\0\x01\x3f\xff\xff\xff\xff\xff\xff\xff",
-            ]
-            .concat(),
+            &[PREFACE, b"\0\0\x08\x01\x05\0\0\0\x01\x3f\xff\xff\xff\xff\xff\xff\xff"].concat(),
         ),
-        (
-            "a string cut short",
-            &[PREFACE, b"\0\0\x03\x01\x05\0\0\0\x01\x00\x7f\x01"].concat(),
-        ),
+        ("a string cut short", &[PREFACE, b"\0\0\x03\x01\x05\0\0\0\x01\x00\x7f\x01"].concat()),
         (
             "a bad Huffman code",
-            &[
-                PREFACE,
-                b"\0\0\x06\x01\x05\0\0\0\x01\x41\x84\xff\xff\xff\xff",
-            ]
-            .concat(),
+            &[PREFACE, b"\0\0\x06\x01\x05\0\0\0\x01\x41\x84\xff\xff\xff\xff"].concat(),
         ),
-        (
-            "a frame too large",
-            &[PREFACE, b"\xff\xff\xff\x01\x05\0\0\0\x01"].concat(),
-        ),
+        ("a frame too large", &[PREFACE, b"\xff\xff\xff\x01\x05\0\0\0\x01"].concat()),
         (
             "an interrupted block",
-            &[
-                PREFACE,
-                b"\0\0\x01\x01\x01\0\0\0\x01\x83\0\0\0\x04\0\0\0\0\0",
-            ]
-            .concat(),
+            &[PREFACE, b"\0\0\x01\x01\x01\0\0\0\x01\x83\0\0\0\x04\0\0\0\0\0"].concat(),
         ),
-        (
-            "data on no stream",
-            &[PREFACE, b"\0\0\0\0\x01\0\0\0\0"].concat(),
-        ),
+        ("data on no stream", &[PREFACE, b"\0\0\0\0\x01\0\0\0\0"].concat()),
     ] {
         let mut stream = UnixStream::connect(world.socket()).unwrap();
         stream.set_read_timeout(Some(*PATIENCE)).unwrap();
@@ -221,9 +197,7 @@ fn is_not_kept_busy_by_header_lists_that_are_small_on_the_wire() {
         let stat = fs::read_to_string(format!("/proc/{}/stat", registrar.pid())).unwrap();
         let (_, fields) = stat.rsplit_once(") ").unwrap();
         let ticks = fields.split(' ').skip(11).take(2);
-        ticks
-            .map(|ticks| ticks.parse::<u64>().unwrap())
-            .sum::<u64>()
+        ticks.map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>()
     };
     let before = busy();
     for stream in (1_u32..16).step_by(2) {

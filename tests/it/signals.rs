@@ -64,10 +64,7 @@ fn end_the_process_at_once_and_leave_nothing_in_every_state() {
             registrar.signal(signal);
             assert_eq!(registrar.exit_code(), 0, "{signal} while {state}");
             // milliseconds, on a machine that has nothing else to do
-            assert!(
-                since.elapsed() < Duration::from_secs(1),
-                "{signal} while {state}"
-            );
+            assert!(since.elapsed() < Duration::from_secs(1), "{signal} while {state}");
             assert_eq!(world.listing(), [""; 0], "{signal} while {state}");
         }
     }
@@ -87,11 +84,7 @@ fn end_it_as_pid_1_as_well() {
             let world = World::new();
             let (mut registrar, _driver, _client) = reach(&world, &wrapper);
             let children = format!("/proc/{0}/task/{0}/children", registrar.pid());
-            let child = fs::read_to_string(children)
-                .unwrap()
-                .trim()
-                .parse()
-                .unwrap();
+            let child = fs::read_to_string(children).unwrap().trim().parse().unwrap();
             kill(Pid::from_raw(child), signal).unwrap();
             assert_eq!(registrar.exit_code(), 0, "{signal} while {state}");
             assert_eq!(world.listing(), [""; 0], "{signal} while {state}");
@@ -111,9 +104,7 @@ fn count_from_before_the_first_log_line() {
         let mut registrar = world.start_as(&[], &[], |command| {
             command.stderr(stderr);
         });
-        eventually("the signal held back", || {
-            has(&registrar, "SigBlk", signal).then_some(())
-        });
+        eventually("the signal held back", || has(&registrar, "SigBlk", signal).then_some(()));
         registrar.signal(signal);
         drop(reader);
         assert_eq!(registrar.exit_code(), 0, "{signal}");
@@ -130,10 +121,8 @@ fn do_not_wait_for_a_name_server() {
     };
     let configuration = world.path("resolv.conf");
     fs::write(&configuration, "nameserver 127.0.0.77\noptions timeout:5\n").unwrap();
-    let script = format!(
-        r#"mount --bind {} /etc/resolv.conf && exec "$0" "$@""#,
-        configuration.display()
-    );
+    let script =
+        format!(r#"mount --bind {} /etc/resolv.conf && exec "$0" "$@""#, configuration.display());
     let wrapper = ["unshare", "-m", "sh", "-c", &script];
     let argv = [&wrapper[..4], &[&script, "true"]].concat();
     let permitted = Command::new(argv[0]).args(&argv[1..]).output();

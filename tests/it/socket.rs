@@ -36,9 +36,7 @@ fn has_a_path_of_107_bytes_at_most() {
         let mut registrar =
             world.start(&["--plugin-registration-path", registry.to_str().unwrap()]);
         if length == 107 {
-            registrar.logs(&format!(
-                r#"I "Registration Server started" socketPath="{shown}""#
-            ));
+            registrar.logs(&format!(r#"I "Registration Server started" socketPath="{shown}""#));
             assert!(path.exists());
         } else {
             assert_eq!(registrar.exit_code(), 1);
@@ -78,16 +76,10 @@ fn replaces_a_socket_that_stands_in_its_place() {
 fn is_not_made_where_a_file_of_another_type_stands_which_is_left_alone() {
     type Put = fn(&Path);
     for (put, kind) in [
-        (
-            (|path| fs::write(path, "mine").unwrap()) as Put,
-            "a regular file",
-        ),
+        ((|path| fs::write(path, "mine").unwrap()) as Put, "a regular file"),
         (|path| fs::create_dir(path).unwrap(), "a directory"),
         (|path| mkfifo(path, Mode::S_IRWXU).unwrap(), "a fifo"),
-        (
-            |path| symlink("/etc/passwd", path).unwrap(),
-            "a regular file",
-        ),
+        (|path| symlink("/etc/passwd", path).unwrap(), "a regular file"),
     ] {
         let world = World::new();
         let _driver = world.driver();
@@ -110,14 +102,8 @@ fn is_not_made_where_a_file_of_another_type_stands_which_is_left_alone() {
 fn is_not_made_through_a_dangling_link_nor_in_a_missing_directory() {
     type Put = fn(&World);
     for (put, reason) in [
-        (
-            (|world| symlink("/nowhere", world.socket()).unwrap()) as Put,
-            "address already in use",
-        ),
-        (
-            |world| fs::remove_dir(world.registry()).unwrap(),
-            "no such file or directory",
-        ),
+        ((|world| symlink("/nowhere", world.socket()).unwrap()) as Put, "address already in use"),
+        (|world| fs::remove_dir(world.registry()).unwrap(), "no such file or directory"),
     ] {
         let world = World::new();
         let _driver = world.driver();
@@ -158,10 +144,7 @@ fn may_be_gone_when_the_process_ends_or_be_another_file() {
         ((|_| {}) as Put, false),
         (|path| fs::write(path, "mine").unwrap(), true),
         (|path| fs::create_dir(path).unwrap(), true),
-        (
-            |path| fs::remove_dir(path.parent().unwrap()).unwrap(),
-            false,
-        ),
+        (|path| fs::remove_dir(path.parent().unwrap()).unwrap(), false),
     ] {
         let world = World::new();
         let _driver = world.driver();

@@ -42,9 +42,7 @@ fn says_why_it_still_waits_and_takes_the_driver_that_comes_then() {
             (log.iter().filter(|line| **line == lost).count() == losses).then_some(())
         });
     }
-    registrar.logs(&format!(
-        r#"I "Still connecting" address="{address}" {reason}"#
-    ));
+    registrar.logs(&format!(r#"I "Still connecting" address="{address}" {reason}"#));
     drop(silent);
     let _driver = world.driver();
     assert_eq!(world.kubelet().get_info().unwrap().name, DRIVER);
@@ -57,10 +55,7 @@ fn gives_up_when_the_time_is_over_and_says_what_kept_it() {
     type Put = fn(&World);
     for (put, reason) in [
         ((|_| {}) as Put, not_made.to_owned()),
-        (
-            |world| drop(UnixListener::bind(world.driver_socket()).unwrap()),
-            dead.to_owned(),
-        ),
+        (|world| drop(UnixListener::bind(world.driver_socket()).unwrap()), dead.to_owned()),
         (
             |world| fs::write(world.driver_socket(), "").unwrap(),
             "PATH is a regular file, not a socket".to_owned(),
@@ -106,16 +101,13 @@ fn calls_again_after_an_error_that_may_pass() {
         (Code::Cancelled, "Canceled"),
         (Code::DeadlineExceeded, "DeadlineExceeded"),
     ];
-    let mut script = errors
-        .map(|(code, _)| Answer::Error(code, "not yet"))
-        .to_vec();
+    let mut script = errors.map(|(code, _)| Answer::Error(code, "not yet")).to_vec();
     script.extend([Answer::Never, Answer::Name(DRIVER)]);
     let driver = world.driver_that(&script);
     let registrar = world.start(&["--timeout=100ms"]);
     assert_eq!(world.kubelet().get_info().unwrap().name, DRIVER);
-    let mut reasons: Vec<_> = errors
-        .map(|(_, code)| format!("rpc error: code = {code} desc = not yet"))
-        .to_vec();
+    let mut reasons: Vec<_> =
+        errors.map(|(_, code)| format!("rpc error: code = {code} desc = not yet")).to_vec();
     reasons.push("rpc error: code = DeadlineExceeded desc = context deadline exceeded".into());
     for (reason, attempt) in reasons.iter().zip(1..) {
         registrar.logs(&format!(
@@ -154,14 +146,8 @@ fn refuses_names_that_cannot_be_registered() {
     for (name, rule) in [
         ("a/b", r#"driver name \"a/b\" contains a slash"#),
         ("../x", r#"driver name \"../x\" contains a slash"#),
-        (
-            "a\0b",
-            r#"driver name \"a\\x00b\" contains a control character"#,
-        ),
-        (
-            "a\nb",
-            r#"driver name \"a\\nb\" contains a control character"#,
-        ),
+        ("a\0b", r#"driver name \"a\\x00b\" contains a control character"#),
+        ("a\nb", r#"driver name \"a\\nb\" contains a control character"#),
         (
             ".hidden",
             r#"driver name \".hidden\" starts with a dot, and the kubelet passes over such sockets"#,
@@ -197,10 +183,7 @@ fn serves_a_name_that_csi_does_not_allow_with_one_warning() {
         let registrar = world.start(&[]);
         registrar.logs(r#"I "Registration Server started""#);
         assert_eq!(world.listing(), [format!("{name}-reg.sock")]);
-        let warnings = registrar
-            .log()
-            .into_iter()
-            .filter(|line| line.starts_with("W "));
+        let warnings = registrar.log().into_iter().filter(|line| line.starts_with("W "));
         let expected = warning.map(|text| format!(r#"W "{text}" csiDriverName="{name}""#));
         assert_eq!(warnings.collect::<Vec<_>>(), Vec::from_iter(expected));
     }
@@ -208,10 +191,9 @@ fn serves_a_name_that_csi_does_not_allow_with_one_warning() {
 
 #[test]
 fn asks_the_driver_once_with_the_deadline_of_the_flag() {
-    for (flag, deadline) in [
-        ("--timeout=1s", Duration::from_secs(1)),
-        ("--timeout=250ms", Duration::from_millis(250)),
-    ] {
+    for (flag, deadline) in
+        [("--timeout=1s", Duration::from_secs(1)), ("--timeout=250ms", Duration::from_millis(250))]
+    {
         let world = World::new();
         let driver = world.driver();
         let _registrar = world.start(&[flag]);
@@ -220,11 +202,7 @@ fn asks_the_driver_once_with_the_deadline_of_the_flag() {
             panic!("{:?}", driver.calls());
         };
         assert_eq!(path, "/csi.v1.Identity/GetPluginInfo");
-        let given = given
-            .strip_suffix('u')
-            .expect("microseconds")
-            .parse()
-            .unwrap();
+        let given = given.strip_suffix('u').expect("microseconds").parse().unwrap();
         let given = Duration::from_micros(given);
         // Go sends what is left of it
         assert!(given <= deadline && given > deadline / 2, "{given:?}");

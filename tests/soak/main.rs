@@ -1,10 +1,7 @@
 //! The load of years in minutes, on the release build: `cargo bench --bench soak`. Afterwards the
 //! process must hold no more than before; the result goes to stdout and to `docs/soak.md`.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a step that cannot be taken ends the soak"
-)]
+#![allow(clippy::unwrap_used, reason = "a step that cannot be taken ends the soak")]
 #![allow(clippy::print_stdout, reason = "it is for people to read")]
 
 #[allow(dead_code, unused_imports, reason = "the soak needs a part of it")]
@@ -32,20 +29,10 @@ struct Load {
     healthz: usize,
 }
 
-const WARM_UP: Load = Load {
-    get_info: 2_000,
-    hangups: 200,
-    deletions: 20,
-    healthz: 2_000,
-};
+const WARM_UP: Load = Load { get_info: 2_000, hangups: 200, deletions: 20, healthz: 2_000 };
 /// A tenth of the whole. A deletion takes a quarter of a second, since a path has to stay empty for
 /// so long, so most sockets are made anew by SIGHUP, which does the same without the wait.
-const ROUND: Load = Load {
-    get_info: 10_000,
-    hangups: 960,
-    deletions: 40,
-    healthz: 10_000,
-};
+const ROUND: Load = Load { get_info: 10_000, hangups: 960, deletions: 40, healthz: 10_000 };
 const ROUNDS: usize = 10;
 /// Calls and checks over one connection.
 const PER_CONNECTION: usize = 10;
@@ -103,11 +90,7 @@ fn report(rows: &[(&str, Sample)], flat: bool, time: Duration) -> String {
         sum(|load| load.healthz),
     );
     for (when, it) in rows {
-        let Sample {
-            rss,
-            descriptors,
-            watches,
-        } = it;
+        let Sample { rss, descriptors, watches } = it;
         text += &format!("| {when} | {rss} | {descriptors} | {watches} |\n");
     }
     text + &format!(
@@ -141,12 +124,7 @@ impl Site {
         let endpoint = free.local_addr().unwrap().to_string();
         drop(free);
         let registrar = world.start(&["--http-endpoint", &endpoint]);
-        Self {
-            world,
-            _driver: driver,
-            registrar,
-            endpoint,
-        }
+        Self { world, _driver: driver, registrar, endpoint }
     }
 
     fn register(&self) {
@@ -174,16 +152,10 @@ impl Site {
 
     /// There is another socket after this, and the kubelet registers by it.
     fn rebinds(&self, by: impl FnOnce()) {
-        let inode = || {
-            fs::metadata(self.world.socket())
-                .ok()
-                .map(|file| file.ino())
-        };
+        let inode = || fs::metadata(self.world.socket()).ok().map(|file| file.ino());
         let before = inode();
         by();
-        eventually("another socket", || {
-            inode().filter(|it| Some(*it) != before)
-        });
+        eventually("another socket", || inode().filter(|it| Some(*it) != before));
         self.register();
     }
 
@@ -192,9 +164,7 @@ impl Site {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(*harness::PATIENCE)).unwrap();
         for _ in 0..times {
-            stream
-                .write_all(b"GET /healthz HTTP/1.1\r\nHost: soak\r\n\r\n")
-                .unwrap();
+            stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: soak\r\n\r\n").unwrap();
             let mut answer = Vec::new();
             while !answer.ends_with(b"\r\n\r\nok") {
                 let mut buffer = [0; 1024];
@@ -223,10 +193,6 @@ impl Site {
             let lines = info.lines();
             lines.filter(|line| line.starts_with("inotify wd:")).count()
         });
-        Sample {
-            rss,
-            descriptors,
-            watches: watches.sum(),
-        }
+        Sample { rss, descriptors, watches: watches.sum() }
     }
 }

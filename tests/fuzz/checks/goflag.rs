@@ -13,18 +13,12 @@ pub(crate) fn check(input: &[u8]) {
     let Ok(parsed) = args::parse(argv.clone().map(Into::into)) else {
         return;
     };
-    let mut rest = argv
-        .map(|arg| arg.to_string_lossy().into_owned())
-        .peekable();
+    let mut rest = argv.map(|arg| arg.to_string_lossy().into_owned()).peekable();
     let program = rest.next();
     let subcommand = rest.next_if(|arg| arg == "kubelet-registration-probe");
     let (flags, end) = goflag::walk(&args::command(), rest);
     let help = (end == End::Help).then(|| "--help".to_owned());
-    let normal = program
-        .into_iter()
-        .chain(subcommand)
-        .chain(flags)
-        .chain(help);
+    let normal = program.into_iter().chain(subcommand).chain(flags).chain(help);
     let again = args::parse(normal.map(Into::into)).expect("the normal form can be read");
     assert_eq!(format!("{again:?}"), format!("{parsed:?}"));
 }

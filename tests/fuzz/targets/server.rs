@@ -62,12 +62,7 @@ impl Site {
         let path = socket::path(parent, DRIVER).expect("a short path");
         let status = Publisher::default();
         runtime.spawn(serve(path.clone(), status.clone()));
-        Self {
-            runtime,
-            _directory: directory,
-            path,
-            status,
-        }
+        Self { runtime, _directory: directory, path, status }
     }
 
     async fn check(&self, input: &[u8]) {
@@ -102,8 +97,7 @@ impl Site {
         let name = async {
             let channel = client::connect(&self.path, LIMIT).await?;
             let info = client::get_info(channel, LIMIT).await;
-            info.map(|info| info.name)
-                .map_err(|status| status.to_string())
+            info.map(|info| info.name).map_err(|status| status.to_string())
         };
         name.await.unwrap_or_else(|reason| reason)
     }

@@ -54,9 +54,7 @@ impl Driver {
         let script = Script(Arc::new(Mutex::new(script.iter().copied().collect())));
         let serving = serve(listener, script, Arc::clone(&calls));
         let thread = thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
                 tokio::select! {
                     () = serving => {}
@@ -64,12 +62,7 @@ impl Driver {
                 }
             });
         });
-        Self {
-            socket: socket.into(),
-            calls,
-            stop: Some(stop),
-            thread: Some(thread),
-        }
+        Self { socket: socket.into(), calls, stop: Some(stop), thread: Some(thread) }
     }
 
     /// All calls so far, of whatever method.

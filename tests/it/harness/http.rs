@@ -106,11 +106,7 @@ impl Connection {
             let (name, value) = line.split_once(": ").expect("a header line");
             headers.insert(name.to_ascii_lowercase(), value.to_owned());
         }
-        Response {
-            status,
-            headers,
-            body: Vec::new(),
-        }
+        Response { status, headers, body: Vec::new() }
     }
 
     /// As long as the head says, or up to the end of the connection.

@@ -64,13 +64,9 @@ impl Kubelet {
 
     /// Dials with any `:authority`, or without.
     pub(crate) fn dial_as(socket: &Path, authority: Option<&str>) -> Self {
-        let mut stream = eventually("a server on the socket", || {
-            UnixStream::connect(socket).ok()
-        });
+        let mut stream = eventually("a server on the socket", || UnixStream::connect(socket).ok());
         stream.set_read_timeout(Some(*PATIENCE)).unwrap();
-        stream
-            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-            .unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
         let mut kubelet = Self {
             stream,
             authority: authority.map(Into::into),
@@ -92,10 +88,7 @@ impl Kubelet {
     }
 
     pub(crate) fn notify(&mut self, registered: bool, error: &str) -> Result<(), Failure> {
-        let status = RegistrationStatus {
-            plugin_registered: registered,
-            error: error.into(),
-        };
+        let status = RegistrationStatus { plugin_registered: registered, error: error.into() };
         let answer = self.call("NotifyRegistrationStatus", &message(&status), &[])?;
         assert_eq!(answer, b"");
         Ok(())
@@ -103,9 +96,7 @@ impl Kubelet {
 
     /// A health check of the service; the name of its status in the protocol.
     pub(crate) fn check(&mut self, service: &str) -> Result<&'static str, Failure> {
-        let request = HealthCheckRequest {
-            service: service.into(),
-        };
+        let request = HealthCheckRequest { service: service.into() };
         let answer = self.call_path("/grpc.health.v1.Health/Check", &message(&request), &[])?;
         let answer = HealthCheckResponse::decode(&*answer).unwrap();
         Ok(answer.status().as_str_name())
@@ -142,15 +133,11 @@ impl Kubelet {
         body: &[u8],
         metadata: &[(&str, &str)],
     ) -> Result<Vec<u8>, Failure> {
-        let mut reply = Reply {
-            stream: self.next_stream,
-            window: self.stream_window,
-            ..Reply::default()
-        };
+        let mut reply =
+            Reply { stream: self.next_stream, window: self.stream_window, ..Reply::default() };
         self.next_stream += 2;
         let block = self.header_block(path, metadata);
-        self.write(HEADERS, END_HEADERS, reply.stream, &block)
-            .map_err(|_| Failure::Closed)?;
+        self.write(HEADERS, END_HEADERS, reply.stream, &block).map_err(|_| Failure::Closed)?;
         self.send_data(&mut reply, body)?;
         while !reply.ended {
             self.take_in(&mut reply)?;
@@ -193,8 +180,7 @@ impl Kubelet {
             self.window -= size;
             reply.window -= size;
             let flags = u8::from(pieces.peek().is_none()) * END_STREAM;
-            self.write(DATA, flags, reply.stream, piece)
-                .map_err(|_| Failure::Closed)?;
+            self.write(DATA, flags, reply.stream, piece).map_err(|_| Failure::Closed)?;
         }
         Ok(())
     }
@@ -239,12 +225,7 @@ impl Kubelet {
         let length = number(&[0, head[0], head[1], head[2]]);
         let mut payload = vec![0; usize::try_from(length).unwrap()];
         self.stream.read_exact(&mut payload)?;
-        let frame = Frame {
-            kind: head[3],
-            flags: head[4],
-            stream: number(&head[5..]),
-            payload,
-        };
+        let frame = Frame { kind: head[3], flags: head[4], stream: number(&head[5..]), payload };
         match frame.kind {
             SETTINGS if frame.flags & END_STREAM == 0 => {
                 for setting in frame.payload.chunks(6) {

@@ -30,15 +30,8 @@ impl Registrar {
             .stdout(File::create(&output).unwrap())
             .stderr(File::create(&error).unwrap());
         adjust(&mut command);
-        let child = command
-            .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", argv[0]));
-        Self {
-            argv: argv.iter().map(ToString::to_string).collect(),
-            child,
-            output,
-            error,
-        }
+        let child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", argv[0]));
+        Self { argv: argv.iter().map(ToString::to_string).collect(), child, output, error }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -66,9 +59,7 @@ impl Registrar {
 
     /// Waits for a log line that begins so.
     pub(crate) fn logs(&self, start: &str) -> String {
-        eventually(start, || {
-            self.log().into_iter().find(|line| line.starts_with(start))
-        })
+        eventually(start, || self.log().into_iter().find(|line| line.starts_with(start)))
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -96,10 +87,7 @@ impl Registrar {
 
 fn code(status: ExitStatus) -> i32 {
     let signal = status.signal().map(|signal| -signal);
-    status
-        .code()
-        .or(signal)
-        .expect("a process ends by code or by signal")
+    status.code().or(signal).expect("a process ends by code or by signal")
 }
 
 impl Drop for Registrar {
@@ -112,11 +100,7 @@ impl Drop for Registrar {
         }
         if thread::panicking() {
             let status = status.map_or("still running".into(), |code| format!("exit {code}"));
-            eprintln!(
-                "--- {}\n{status}, stderr:\n{}",
-                self.argv.join(" "),
-                self.stderr()
-            );
+            eprintln!("--- {}\n{status}, stderr:\n{}", self.argv.join(" "), self.stderr());
         }
     }
 }
