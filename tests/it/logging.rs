@@ -52,16 +52,13 @@ fn raises_the_verbosity_by_source_file() {
     let level_0 = LINES.iter().filter(|(v, _)| *v == 0).count();
     let of_driver = 4;
     let of_grpc = 2;
-    let of_registration = 1;
+    let of_service = 1;
     for (flags, shown) in [
         (&["--vmodule=driver=5"][..], level_0 + of_driver),
         (&["--vmodule=driver=1"], level_0 + 2),
         (&["--vmodule=grpc=5"], level_0 + of_grpc),
-        (&["--vmodule=reg*=4"], level_0 + of_registration),
-        (
-            &["--vmodule=driver=5,grpc=5,r?gistration=9"],
-            level_0 + of_driver + of_grpc + of_registration,
-        ),
+        (&["--vmodule=ser*=4"], level_0 + of_service),
+        (&["--vmodule=driver=5,grpc=5,s?rvice=9"], level_0 + of_driver + of_grpc + of_service),
         (&["--vmodule=driver.rs=5"], level_0),
         (&["-v=5", "--vmodule=driver=0"], LINES.len()),
     ] {
