@@ -4,16 +4,18 @@
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::{HeaderValue, USER_AGENT};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::rt::Executor;
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{sleep, timeout};
 use tokio_util::io::InspectReader;
 use tonic::body::Body;
 use tonic::{Code, Request, Response, Status};
@@ -23,9 +25,36 @@ use tracing::debug;
 /// kubelet's, whichever version makes them.
 pub(crate) const OURSELVES: &str = env!("CARGO_PKG_NAME");
 
+/// How long a server may take to let go of a connection.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// A connection over which an HTTP/2 server has been heard. It ends with its last clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Channel(http2::SendRequest<Body>);
+pub(crate) struct Channel {
+    requests: http2::SendRequest<Body>,
+    _in_use: Arc<watch::Sender<()>>,
+}
+
+/// Runs the parts of a connection while it is in use, and not much longer: it does not end in order
+/// as long as the server reads nothing of what it is owed.
+#[derive(Clone)]
+struct WhileInUse(watch::Receiver<()>);
+
+impl<F: Future<Output: Send> + Send + 'static> Executor<F> for WhileInUse {
+    fn execute(&self, part: F) {
+        let mut in_use = self.0.clone();
+        let over = async move {
+            let _ = in_use.changed().await;
+            sleep(GRACE).await;
+        };
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = part => {}
+                () = over => {}
+            }
+        });
+    }
+}
 
 impl Channel {
     /// Begins to speak HTTP/2 over the stream and waits for the server to answer.
@@ -40,12 +69,15 @@ impl Channel {
                 let _ = heard.send(());
             }
         });
-        let (requests, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        let (in_use, executor) = watch::channel(());
+        let executor = WhileInUse(executor);
+        let (requests, connection) = http2::handshake(executor.clone(), TokioIo::new(stream))
             .await
             .map_err(|_| NoServer::Closed)?;
-        tokio::spawn(connection);
+        executor.execute(connection);
+        let channel = Self { requests, _in_use: Arc::new(in_use) };
         match timeout(limit, greeting).await {
-            Ok(Ok(())) => Ok(Self(requests)),
+            Ok(Ok(())) => Ok(channel),
             Ok(Err(_)) => Err(NoServer::Closed),
             Err(_) => Err(NoServer::Silent(limit)),
         }
@@ -64,7 +96,7 @@ impl tower::Service<http::Request<Body>> for Channel {
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
         let ourselves = HeaderValue::from_static(OURSELVES);
         request.headers_mut().insert(USER_AGENT, ourselves);
-        let response = self.0.send_request(request);
+        let response = self.requests.send_request(request);
         Box::pin(async { response.await.map_err(|e| Status::unavailable(with_causes(&e))) })
     }
 }

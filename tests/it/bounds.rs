@@ -1,11 +1,12 @@
 use std::fs;
-use std::os::unix::net::UnixStream;
+use std::io::Write as _;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::harness::{DRIVER, Kubelet, Registrar, World, eventually};
+use crate::harness::{DRIVER, Http, Kubelet, Registrar, World, eventually};
 
 const REFUSED: &str =
     r#"E "Failed to accept a connection to the registration socket" err="Too many open files"#;
@@ -61,6 +62,36 @@ fn of_descriptors_do_not_keep_the_process_from_ending() {
     assert_eq!(registrar.exit_code(), 0);
     assert!(since.elapsed() < Duration::from_secs(1));
     assert_eq!(world.listing(), [""; 0]);
+}
+
+/// What a server pings has to be answered, and what is to be written keeps a connection open.
+#[test]
+fn of_descriptors_do_not_run_out_on_a_server_that_does_not_read() {
+    const CHECKS: usize = 5;
+    let world = World::new();
+    let _driver = world.driver();
+    let http = Http::at_a_free_port();
+    let registrar = world.start(&[&http.flag(), "--timeout=200ms"]);
+    world.kubelet().register();
+    let descriptors = || {
+        let directory = format!("/proc/{}/fd", registrar.pid());
+        fs::read_dir(directory).unwrap().count()
+    };
+    let before = descriptors();
+    let foreign = world.replace_socket(|path| UnixListener::bind(path).unwrap());
+    thread::spawn(move || {
+        for client in foreign.incoming() {
+            let mut client = client.unwrap();
+            thread::spawn(move || {
+                client.write_all(b"\0\0\0\x04\0\0\0\0\0").unwrap();
+                while client.write_all(b"\0\0\x08\x06\0\0\0\0\0unheard.").is_ok() {}
+            });
+        }
+    });
+    for _ in 0..CHECKS {
+        assert_eq!(http.get("/healthz").0, 500);
+    }
+    eventually("the descriptors closed", || (descriptors() <= before).then_some(()));
 }
 
 #[test]
