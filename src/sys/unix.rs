@@ -200,6 +200,10 @@ impl DirectoryWatch {
             | AddWatchFlags::IN_DELETE_SELF
             | AddWatchFlags::IN_MOVE_SELF;
         inotify.add_watch(directory, changes | AddWatchFlags::IN_ONLYDIR)?;
+        // It is gone from its path, too, when a directory above it is moved.
+        for above in absolute(directory)?.ancestors().skip(1) {
+            let _ = inotify.add_watch(above, AddWatchFlags::IN_MOVE_SELF);
+        }
         // It is read like a pipe.
         let events = inotify.as_fd().try_clone_to_owned()?;
         Ok(Self { directory: held, events: pipe::Receiver::from_owned_fd_unchecked(events)? })

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use crate::harness::{DRIVER, Http, Registrar, World, eventually};
+use crate::harness::{DRIVER, Http, Kubelet, Registrar, World, eventually};
 
 const NEW: &str = r#"W "Listening on a new registration socket""#;
 const FOREIGN: &str = r#"W "Another process's socket stands in place of the registration socket, waiting for it to go""#;
@@ -235,6 +235,31 @@ fn binds_again_in_a_registry_directory_made_anew() {
         assert_eq!(registrar.exit_code(), 0);
         assert_eq!(world.listing(), [""; 0]);
     }
+}
+
+#[test]
+fn notices_that_a_directory_above_the_registry_is_moved() {
+    let world = World::new();
+    let _driver = world.driver();
+    let (above, aside) = (world.path("a"), world.path("aside"));
+    let registry = above.join("b/reg");
+    fs::create_dir_all(&registry).unwrap();
+    let socket = registry.join(format!("{DRIVER}-reg.sock"));
+    let flag = format!("--plugin-registration-path={}", registry.display());
+    let http = Http::at_a_free_port();
+    let mut registrar = world.start(&[&http.flag(), &flag]);
+    Kubelet::dial(&socket).register();
+    is_idle_within(&registrar, 0);
+    fs::rename(&above, &aside).unwrap();
+    eventually("readyz", || http.ready().contains(GONE).then_some(()));
+    fs::create_dir_all(&registry).unwrap();
+    registrar.logs(NEW);
+    Kubelet::dial(&socket).register();
+    assert_eq!(http.ready(), "200 ok");
+    is_idle_within(&registrar, 0);
+    registrar.signal(Signal::SIGTERM);
+    assert_eq!(registrar.exit_code(), 0);
+    assert!(!socket.exists());
 }
 
 /// A file system may give the number of a removed directory's inode to the next one.
