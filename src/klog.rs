@@ -8,15 +8,23 @@
 use std::fmt::{self, Debug, Display, Write as _};
 use std::io::{self, Write as _};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{env, process};
 
 use tracing::field::{self, Field, Visit};
 use tracing::level_filters::LevelFilter;
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber, warn};
 use tracing_subscriber::Registry;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tz::{TimeZone, UtcDateTime};
+
+use crate::sys;
+
+/// How long a line may wait for room on stderr.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// A pipe that has any room takes so many bytes at once (PIPE_BUF).
+const PIECE: usize = 4096;
 
 /// What is shown, and in which format.
 #[derive(Debug, Clone, Default)]
@@ -111,11 +119,38 @@ struct Klog {
     options: Options,
     pid: u32,
     zone: LazyLock<TimeZone>,
+    /// Lines that were not written since the last one that was.
+    lost: AtomicU64,
 }
 
 impl Klog {
     fn new(options: Options) -> Self {
-        Self { options, pid: process::id(), zone: LazyLock::new(local_zone) }
+        Self {
+            options,
+            pid: process::id(),
+            zone: LazyLock::new(local_zone),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// A line that stderr does not take in time is lost, and so is each one after it until there is
+    /// room again: the kubelet's calls must not wait for whoever reads the log.
+    fn write(&self, line: &[u8]) {
+        let lost = self.lost.load(Ordering::Relaxed);
+        let limit = if lost == 0 { PATIENCE } else { Duration::ZERO };
+        let mut stderr = io::stderr().lock();
+        for piece in line.chunks(PIECE) {
+            if !sys::has_room(&stderr, limit) {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            // There is nobody left to tell that the log cannot be written.
+            let _ = stderr.write_all(piece);
+        }
+        drop(stderr);
+        if self.lost.swap(0, Ordering::Relaxed) > 0 {
+            warn!(lines = lost, "The log was not read, lines of it are lost");
+        }
     }
 
     /// The highest `v` that is shown of the source file.
@@ -213,8 +248,7 @@ impl<S: Subscriber> Layer<S> for Klog {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         if let Some(line) = self.line(event, now.unwrap_or_default()) {
-            // There is nobody left to tell that the log cannot be written.
-            let _ = io::stderr().write_all(line.as_bytes());
+            self.write(line.as_bytes());
         }
     }
 }

@@ -25,7 +25,7 @@ impl<S: Subscriber> Layer<S> for Recorder {
 }
 
 fn klog(options: Options, zone: fn() -> TimeZone) -> Klog {
-    Klog { options, pid: 19718, zone: LazyLock::new(zone) }
+    Klog { options, pid: 19718, zone: LazyLock::new(zone), lost: AtomicU64::default() }
 }
 
 fn recorded(klog: Klog, log: impl FnOnce()) -> Vec<String> {

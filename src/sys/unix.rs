@@ -3,14 +3,15 @@
 use std::fs::{self, File, FileType, Metadata, Permissions};
 use std::future::{pending, poll_fn};
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt as _};
 use std::path::{Path, absolute};
 use std::process;
 use std::task::Poll;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, fchmod};
@@ -225,6 +226,18 @@ impl DirectoryWatch {
     pub(crate) fn is_of(&self, directory: &Path) -> bool {
         let watched = self.directory.metadata();
         watched.is_ok_and(|watched| Identity::of(directory).is_ok_and(|it| it == watched.into()))
+    }
+}
+
+/// Whether a file can be written to within the time, or is broken, which only writing tells.
+pub(crate) fn has_room(file: &impl AsFd, limit: Duration) -> bool {
+    let mut files = [PollFd::new(file.as_fd(), PollFlags::POLLOUT)];
+    let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+    loop {
+        match poll(&mut files, limit) {
+            Err(Errno::EINTR) => {}
+            ready => return ready != Ok(0),
+        }
     }
 }
 

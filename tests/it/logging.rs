@@ -1,8 +1,10 @@
+use std::io::Read as _;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::harness::{ENDPOINT, Registrar, World};
+use crate::harness::{ENDPOINT, Registrar, World, eventually};
 
 /// The log of one whole life, from the start over a registration to SIGTERM.
 fn life(world: &World, flags: &[&str]) -> (u32, String) {
@@ -180,4 +182,46 @@ fn may_have_nowhere_to_go() {
         registrar.signal(Signal::SIGTERM);
         assert_eq!(registrar.exit_code(), 0);
     }
+}
+
+#[test]
+fn keeps_nobody_waiting_while_it_is_not_read() {
+    let world = World::new();
+    let _driver = world.driver();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut registrar = world.start_as(&[], &["-v=5"], |command| {
+        command.stderr(Stdio::from(writer));
+    });
+    let mut kubelet = world.kubelet();
+    // more than a pipe holds
+    let text = "x".repeat(10_000);
+    let since = Instant::now();
+    for _ in 0..100 {
+        kubelet.notify(true, &text).unwrap();
+    }
+    assert!(since.elapsed() < Duration::from_secs(2));
+    assert_eq!(world.kubelet().register().endpoint, ENDPOINT);
+    // once it is read again, it says what is missing
+    let mut log = Vec::new();
+    let mut piece = [0; 1 << 17];
+    let mut lost = || {
+        let length = reader.read(&mut piece).unwrap();
+        log.extend_from_slice(&piece[..length]);
+        let log = String::from_utf8_lossy(&log);
+        let line = log.lines().find(|line| line.contains("lines of it are lost"));
+        line.map(ToOwned::to_owned)
+    };
+    let line = eventually("the number of lost lines", || {
+        kubelet.get_info().unwrap();
+        lost()
+    });
+    assert!(line.starts_with('W') && line.contains(" lines="), "{line}");
+    // nor does the end wait
+    for _ in 0..100 {
+        kubelet.notify(true, &text).unwrap();
+    }
+    let since = Instant::now();
+    registrar.signal(Signal::SIGTERM);
+    assert_eq!(registrar.exit_code(), 0);
+    assert!(since.elapsed() < Duration::from_secs(1));
 }

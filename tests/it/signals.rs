@@ -5,9 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 
 use crate::harness::{Answer, DRIVER, Driver, PATIENCE, Registrar, World, eventually};
 
@@ -96,17 +96,16 @@ fn end_it_as_pid_1_as_well() {
 fn count_from_before_the_first_log_line() {
     for signal in ENDING {
         let world = World::new();
-        let (reader, mut stderr) = std::io::pipe().unwrap();
-        let capacity = fcntl(&stderr, FcntlArg::F_GETPIPE_SZ).unwrap();
-        let filling = vec![0; usize::try_from(capacity).unwrap()];
-        stderr.write_all(&filling).unwrap();
-        // the first line now waits for a reader
+        let zone = world.path("zone");
+        mkfifo(&zone, Mode::S_IRWXU).unwrap();
+        // the first line now waits for a writer
         let mut registrar = world.start_as(&[], &[], |command| {
-            command.stderr(stderr);
+            command.env("TZ", format!(":{}", zone.display()));
         });
         eventually("the signal held back", || has(&registrar, "SigBlk", signal).then_some(()));
         registrar.signal(signal);
-        drop(reader);
+        assert_eq!(registrar.stderr(), "");
+        fs::write(zone, "").unwrap();
         assert_eq!(registrar.exit_code(), 0, "{signal}");
     }
 }
