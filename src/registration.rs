@@ -28,6 +28,10 @@ const MAX_HEADER_LIST: u32 = 16 * 1024 + 64;
 const MAX_CONNECTIONS: usize = 128;
 const MAX_STREAMS: u32 = 32;
 const MAX_AGE: Duration = Duration::from_secs(600);
+/// From so many connections on a further one may not stay as long: those that keep silent must not
+/// shut out the kubelet, whose gRPC library dials again should its second call come too late.
+const CROWD: usize = MAX_CONNECTIONS / 4;
+const MAX_AGE_IN_A_CROWD: Duration = Duration::from_secs(5);
 /// How long the kubelet may keep silent about a new socket.
 const PATIENCE: [Duration; 4] = [
     Duration::from_secs(30),
@@ -75,7 +79,11 @@ pub(crate) async fn serve(
             accepted = socket.accept(), if room => match accepted {
                 Ok(stream) => {
                     let plugin = Plugin::new(driver_name, endpoint, status);
-                    connections.spawn(connection(stream, plugin, stopped.clone()));
+                    let max_age = match connections.len() < CROWD {
+                        true => MAX_AGE,
+                        false => MAX_AGE_IN_A_CROWD,
+                    };
+                    connections.spawn(connection(stream, plugin, max_age, stopped.clone()));
                 }
                 Err(error) => {
                     error!(err = %error, "Failed to accept a connection to the registration socket");
@@ -138,7 +146,12 @@ impl Listening {
 }
 
 /// One client, until it leaves, is too old or `stopped`; then only to the end of its calls.
-async fn connection(stream: UnixStream, plugin: Plugin, mut stopped: watch::Receiver<()>) {
+async fn connection(
+    stream: UnixStream,
+    plugin: Plugin,
+    max_age: Duration,
+    mut stopped: watch::Receiver<()>,
+) {
     let service = service_fn(move |request| answer(plugin.clone(), request));
     let connection = http2::Builder::new(TokioExecutor::new())
         .max_header_list_size(MAX_HEADER_LIST)
@@ -149,7 +162,7 @@ async fn connection(stream: UnixStream, plugin: Plugin, mut stopped: watch::Rece
     tokio::select! {
         _ = connection.as_mut() => return,
         _ = stopped.changed() => {}
-        () = sleep(MAX_AGE) => {}
+        () = sleep(max_age) => {}
     };
     connection.as_mut().graceful_shutdown();
     let _ = timeout(GRACE, connection).await;

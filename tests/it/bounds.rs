@@ -121,3 +121,18 @@ fn of_connections_harm_nobody_and_the_next_is_served_when_one_leaves() {
     clients.clear();
     eventually("the descriptors closed", || (descriptors() <= full - CONNECTIONS).then_some(()));
 }
+
+/// Connections that somebody has forgotten to close.
+#[test]
+fn of_connections_are_not_held_for_long_by_clients_that_keep_silent() {
+    let world = World::new();
+    let _driver = world.driver();
+    let _registrar = world.start(&[]);
+    world.kubelet().register();
+    let _silent: Vec<_> =
+        (0..CONNECTIONS + 20).map(|_| UnixStream::connect(world.socket()).unwrap()).collect();
+    let since = Instant::now();
+    // its patience is 10 s
+    assert_eq!(world.kubelet().register().name, DRIVER);
+    assert!(since.elapsed() < Duration::from_secs(8));
+}
