@@ -9,6 +9,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::{HeaderValue, USER_AGENT};
+use http_body_util::BodyExt as _;
+use http_body_util::combinators::MapErr;
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper::rt::Executor;
@@ -85,7 +87,7 @@ impl Channel {
 }
 
 impl tower::Service<http::Request<Body>> for Channel {
-    type Response = http::Response<Incoming>;
+    type Response = http::Response<MapErr<Incoming, fn(hyper::Error) -> Status>>;
     type Error = Status;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Status>> + Send>>;
 
@@ -97,7 +99,12 @@ impl tower::Service<http::Request<Body>> for Channel {
         let ourselves = HeaderValue::from_static(OURSELVES);
         request.headers_mut().insert(USER_AGENT, ourselves);
         let response = self.requests.send_request(request);
-        Box::pin(async { response.await.map_err(|e| Status::unavailable(with_causes(&e))) })
+        // A connection that breaks amid the answer is no other failure than one that breaks before.
+        let unavailable = |e: hyper::Error| Status::unavailable(with_causes(&e));
+        Box::pin(async move {
+            let response = response.await.map_err(unavailable)?;
+            Ok(response.map(|body| body.map_err(unavailable as fn(_) -> _)))
+        })
     }
 }
 

@@ -1,4 +1,5 @@
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
@@ -115,6 +116,35 @@ fn calls_again_after_an_error_that_may_pass() {
         ));
     }
     assert_eq!(driver.calls().len(), script.len());
+}
+
+#[test]
+fn calls_again_after_a_connection_that_broke_amid_the_answer() {
+    let world = World::new();
+    let dying = UnixListener::bind(world.driver_socket()).unwrap();
+    let registrar = world.start(&[]);
+    let (mut client, _) = dying.accept().unwrap();
+    client.write_all(b"\0\0\0\x04\0\0\0\0\0").unwrap();
+    client.read_exact(&mut [0; 24]).unwrap();
+    loop {
+        let mut head = [0; 9];
+        client.read_exact(&mut head).unwrap();
+        let length = u16::from_be_bytes([head[1], head[2]]);
+        client.read_exact(&mut vec![0; length.into()]).unwrap();
+        if head[3] == 1 {
+            break;
+        }
+    }
+    // :status 200 and a content-type, of an answer that does not end
+    let headers = b"\0\0\x14\x01\x04\0\0\0\x01\x88\x0f\x10\x10application/grpc";
+    client.write_all(headers).unwrap();
+    drop((client, dying));
+    registrar.logs(
+        r#"W "Error retrieving CSI driver name, retrying" err="rpc error: code = Unavailable"#,
+    );
+    fs::remove_file(world.driver_socket()).unwrap();
+    let _driver = world.driver();
+    assert_eq!(world.kubelet().register().name, DRIVER);
 }
 
 #[test]
