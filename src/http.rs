@@ -23,9 +23,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
-use tracing::{error, info};
+use tracing::info;
 
+use crate::accept;
 use crate::status::Publisher;
 use complete::Complete;
 
@@ -39,8 +39,6 @@ const CROWD: usize = MAX_CONNECTIONS / 2;
 const HEAD_IN_A_CROWD_WITHIN: Duration = Duration::from_millis(250);
 /// Go's limit for the head of a request, in bytes.
 const MAX_HEAD: usize = 1 << 20;
-/// The pause after a connection could not be accepted, as when descriptors have run out.
-const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
@@ -109,17 +107,12 @@ pub(crate) async fn serve(server: Option<Server>, context: Context) -> anyhow::R
     }
     let mut connections = JoinSet::new();
     loop {
+        let room = connections.len() < MAX_CONNECTIONS;
         tokio::select! {
-            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
-                Ok((stream, _)) => {
-                    let crowded = connections.len() >= CROWD;
-                    connections.spawn(connection(stream, crowded, context.clone()));
-                }
-                Err(error) => {
-                    error!(err = %error, "Failed to accept a connection to the HTTP endpoint");
-                    sleep(ACCEPT_AGAIN).await;
-                }
-            },
+            (stream, _) = accept::next("HTTP endpoint", async || listener.accept().await), if room => {
+                let crowded = connections.len() >= CROWD;
+                connections.spawn(connection(stream, crowded, context.clone()));
+            }
             Some(_) = connections.join_next() => {}
         }
     }

@@ -1,6 +1,7 @@
 //! Registers a CSI driver with the kubelet: learns the driver's name, offers a socket in the
 //! kubelet's plugin registry directory, and answers the kubelet there.
 
+mod accept;
 mod args;
 mod authority;
 mod driver;

@@ -13,8 +13,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
+use crate::accept;
 use crate::authority::Admit;
 use crate::socket::Socket;
 use crate::status::{self, Kubelet, Publisher};
@@ -43,8 +44,6 @@ const UNHEARD: &str = "the registry directory has to be plugins_registry below t
     --root-dir, mounted from the host; the kubelet has to run, and to have inotify watches left";
 /// How long answers that are on their way may take once the kubelet has refused.
 const GRACE: Duration = Duration::from_secs(1);
-/// The pause after a connection could not be accepted, as when descriptors have run out.
-const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 
 /// Serves until the kubelet refuses the driver, and returns the kubelet's reason. The refusing
 /// call has been answered by then.
@@ -76,20 +75,14 @@ pub(crate) async fn serve(
                 socket.offer_again();
             }
             () = socket.disturbed() => socket.look(),
-            accepted = socket.accept(), if room => match accepted {
-                Ok(stream) => {
-                    let plugin = Plugin::new(driver_name, endpoint, status);
-                    let max_age = match connections.len() < CROWD {
-                        true => MAX_AGE,
-                        false => MAX_AGE_IN_A_CROWD,
-                    };
-                    connections.spawn(connection(stream, plugin, max_age, stopped.clone()));
-                }
-                Err(error) => {
-                    error!(err = %error, "Failed to accept a connection to the registration socket");
-                    sleep(ACCEPT_AGAIN).await;
-                }
-            },
+            stream = accept::next("registration socket", async || socket.accept().await), if room => {
+                let plugin = Plugin::new(driver_name, endpoint, status);
+                let max_age = match connections.len() < CROWD {
+                    true => MAX_AGE,
+                    false => MAX_AGE_IN_A_CROWD,
+                };
+                connections.spawn(connection(stream, plugin, max_age, stopped.clone()));
+            }
             Some(_) = connections.join_next() => {}
         }
     };
