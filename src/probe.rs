@@ -3,19 +3,19 @@
 
 use std::fmt;
 use std::fs;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::grpc::Channel;
+use crate::proto::pluginregistration::PluginInfo;
 use crate::registration::client;
 use crate::sys;
 
-/// Sockets that are asked at a time: more than a node has drivers, fewer than the descriptors that a
-/// process may open.
-const MAX_AT_ONCE: usize = 64;
+/// Connections that are open at a time: far more than a node has drivers, and fewer than the
+/// descriptors that a process may have.
+const AT_A_TIME: usize = 128;
 
 /// Why the kubelet has not confirmed the registration, or why that is not known, in one line.
 #[derive(Debug)]
@@ -47,21 +47,16 @@ pub(crate) async fn run(
 async fn ask(directory: &str, endpoint: &str, limit: Duration) -> Result<(), String> {
     // A foreign server that keeps silent must leave time for the registrar's second answer.
     let each = limit / 2;
-    let turns = Arc::new(Semaphore::new(MAX_AT_ONCE));
-    let mut sockets = JoinSet::new();
-    for path in sockets_in(directory)? {
-        let turns = turns.clone();
-        sockets.spawn(async move {
-            let _turn = turns.acquire().await;
-            let channel = client::connect(&path, each).await.ok()?;
-            let info = client::get_info(channel.clone(), each).await.ok()?;
-            Some((channel, info))
-        });
-    }
-    let mut reason = None;
-    let mut mute = 0;
-    // There may be several, as in an update; one that is registered is enough.
-    while let Some(answer) = sockets.join_next().await {
+    let mut paths = sockets_in(directory)?.into_iter();
+    let mut asked = JoinSet::new();
+    let (mut reason, mut mute) = (None, 0);
+    loop {
+        let room = AT_A_TIME - asked.len();
+        asked.extend(paths.by_ref().take(room).map(|path| ask_one(path, each)));
+        let Some(answer) = asked.join_next().await else {
+            break;
+        };
+        // There may be several, as in an update; one that is registered is enough.
         match answer.ok().flatten() {
             Some((channel, info)) if info.endpoint == endpoint => {
                 match client::is_registered(channel).await {
@@ -82,6 +77,13 @@ async fn ask(directory: &str, endpoint: &str, limit: Duration) -> Result<(), Str
             "no registrar in {directory} serves {endpoint}, unless it is one of the {mute} that do not answer"
         ),
     })
+}
+
+/// What the server of a socket tells the kubelet, if it does, and the connection to ask on.
+async fn ask_one(path: String, limit: Duration) -> Option<(Channel, PluginInfo)> {
+    let channel = client::connect(&path, limit).await.ok()?;
+    let info = client::get_info(channel.clone(), limit).await.ok()?;
+    Some((channel, info))
 }
 
 /// The sockets that the kubelet would look at.
