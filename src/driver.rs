@@ -15,6 +15,7 @@ use crate::klog;
 use crate::proto::csi::GetPluginInfoResponse;
 use crate::proto::csi::identity_client::IdentityClient;
 use crate::status::Publisher;
+use crate::sys;
 use address::Address;
 
 /// Pauses between attempts grow from the first to the second.
@@ -31,7 +32,11 @@ pub(crate) struct Driver<'a> {
     address: Address,
     /// The bound of one call.
     limit: Duration,
+    /// The bound of the wait for its name; None is without limit.
+    startup: Option<Duration>,
     status: &'a Publisher,
+    /// The socket file that stood there when it was last dialled.
+    dialled: Option<sys::Made>,
 }
 
 /// How far the wait for the driver has come, should it have to be given up.
@@ -48,21 +53,22 @@ impl<'a> Driver<'a> {
     pub(crate) fn at(
         address: &str,
         limit: Duration,
+        startup: Option<Duration>,
         status: &'a Publisher,
     ) -> anyhow::Result<Self> {
         let address = Address::parse(address).context("Error connecting to CSI driver")?;
         status.send_modify(|status| status.csi_address = address.to_string());
-        Ok(Self { address, limit, status })
+        Ok(Self { address, limit, startup, status, dialled: None })
     }
 
-    /// Waits for the driver, asks for its name and checks that the name can be registered. All of
-    /// it is bounded by `startup`; None is without limit.
+    /// Waits for the driver, asks for its name and checks that the name can be registered.
     ///
     /// # Errors
     /// The driver gave a final error or an unusable name, or the time is over; the outermost
     /// context is the message for the log.
-    pub(crate) async fn discover(&self, startup: Option<Duration>) -> anyhow::Result<String> {
+    pub(crate) async fn discover(&mut self) -> anyhow::Result<String> {
         let mut wait = Wait::default();
+        let startup = self.startup;
         let asked = self.ask(&mut wait);
         let name = match startup {
             None => asked.await,
@@ -84,19 +90,19 @@ impl<'a> Driver<'a> {
 
     /// Completes when the driver has made its socket anew and has another name, which it returns.
     /// Where its directory cannot be watched, that is never noticed.
-    pub(crate) async fn renamed(&self, name: &str) -> String {
-        let mut asked = self.address.made();
+    pub(crate) async fn renamed(&mut self, name: &str) -> String {
         let Some(watch) = self.address.watch() else {
             return pending().await;
         };
         loop {
-            watch.changed().await;
-            if matches!(self.address.made(), made if made.is_none() || made == asked) {
+            // Looks before it waits: the driver may have come back since it was asked.
+            let made = self.address.made();
+            if made.is_none() || made == self.dialled {
+                watch.changed().await;
                 continue;
             }
             sleep(SETTLE).await;
-            asked = self.address.made();
-            match self.discover(None).await {
+            match self.discover().await {
                 Ok(new) if new != name => return new,
                 Ok(_) => {}
                 Err(error) => {
@@ -110,7 +116,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Calls GetPluginInfo until the driver has answered it.
-    async fn ask(&self, wait: &mut Wait) -> anyhow::Result<String> {
+    async fn ask(&mut self, wait: &mut Wait) -> anyhow::Result<String> {
         let mut pause = FIRST_PAUSE;
         let mut attempt = 0;
         loop {
@@ -138,13 +144,14 @@ impl<'a> Driver<'a> {
     }
 
     /// Connects until a server answers in HTTP/2.
-    async fn reach(&self, wait: &mut Wait) -> Channel {
+    async fn reach(&mut self, wait: &mut Wait) -> Channel {
         let address = &self.address;
         debug!(v = 1, csiAddress = address.given(), "Attempting to open a gRPC connection");
         debug!(v = 5, address = %address, "Connecting");
         let mut report = Instant::now() + REPORT_EVERY;
         let mut pause = FIRST_PAUSE;
         loop {
+            self.dialled = address.made();
             match address.connect().await {
                 Ok(channel) => return channel,
                 Err(reason) => wait.reason = reason,

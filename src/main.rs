@@ -124,8 +124,9 @@ async fn register(
     socket: &mut Option<Socket>,
 ) -> anyhow::Result<Infallible> {
     let endpoint = &config.kubelet_registration_path;
-    let driver = Driver::at(&config.csi_address, config.timeout, status)?;
-    let mut name = driver.discover(config.startup_timeout).await?;
+    let (address, startup) = (&config.csi_address, config.startup_timeout);
+    let mut driver = Driver::at(address, config.timeout, startup, status)?;
+    let mut name = driver.discover().await?;
     loop {
         socket::check_kubelets_view(endpoint, &name);
         let path = socket::path(&config.plugin_registration_path, &name)
