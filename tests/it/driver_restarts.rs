@@ -1,5 +1,6 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
@@ -53,6 +54,16 @@ fn under_another_name_are_registered_under_it() {
     registrar.signal(Signal::SIGTERM);
     assert_eq!(registrar.exit_code(), 0);
     assert_eq!(world.listing(), [""; 0]);
+}
+
+#[test]
+fn are_noticed_while_the_former_driver_still_answers() {
+    let world = World::new();
+    let former = world.driver_that(&[Answer::Late(DRIVER, Duration::from_millis(500))]);
+    let registrar = world.start(&["--timeout=5s"]);
+    eventually("a call", || former.calls().pop());
+    let _driver = world.driver_that(&[Answer::Name(OTHER)]);
+    registrar.logs(&format!(r#"{RENAMED} was="{DRIVER}" is="{OTHER}""#));
 }
 
 #[test]

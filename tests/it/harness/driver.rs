@@ -7,6 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -27,6 +28,8 @@ use super::proto::pluginregistration::{
 #[derive(Clone, Copy)]
 pub(crate) enum Answer {
     Name(&'static str),
+    /// The same, only after a while.
+    Late(&'static str, Duration),
     Error(Code, &'static str),
     Never,
 }
@@ -112,6 +115,10 @@ impl Script {
     async fn next(&self) -> Result<String, Status> {
         match self.pop() {
             Answer::Name(name) => Ok(name.into()),
+            Answer::Late(name, delay) => {
+                tokio::time::sleep(delay).await;
+                Ok(name.into())
+            }
             Answer::Error(code, message) => Err(Status::new(code, message)),
             Answer::Never => pending().await,
         }
