@@ -179,8 +179,8 @@ fn fail(error: &anyhow::Error, config: &Config) {
         None => error!(err = %reason, "{error}"),
     }
     if !config.probe {
-        let line = [vec![error.to_string()], causes].concat().join(": ");
-        let _ = leave_message(&config.termination_log_path, &line.replace('\n', " "));
+        let line = format!("{error:#}").replace('\n', " ");
+        let _ = leave_message(&config.termination_log_path, &line);
     }
 }
 
