@@ -21,33 +21,25 @@ pub(super) fn listen(endpoint: &str) -> anyhow::Result<TcpListener> {
     })
 }
 
+/// `HOST:PORT` or `[HOST]:PORT`; a host with colons has to have the brackets.
 fn split(endpoint: &str) -> anyhow::Result<(&str, &str)> {
     let parts = match endpoint.strip_prefix('[') {
+        None => endpoint.split_once(':').ok_or("missing port in address"),
         Some(literal) => match literal.split_once(']') {
             None if endpoint.contains(':') => Err("missing ']' in address"),
-            Some((host, after)) => match after.strip_prefix(':') {
-                Some(port) if !port.contains(':') => Ok((host, port)),
-                Some(_) => Err("too many colons in address"),
-                None => Err("missing port in address"),
-            },
-            None => Err("missing port in address"),
-        },
-        None => match endpoint.rsplit_once(':') {
-            Some((host, port)) if !host.contains(':') => Ok((host, port)),
-            Some(_) => Err("too many colons in address"),
-            None => Err("missing port in address"),
+            parts => parts
+                .and_then(|(host, after)| Some((host, after.strip_prefix(':')?)))
+                .ok_or("missing port in address"),
         },
     };
-    parts
-        .and_then(|(host, port)| {
-            let stray = |bracket| host.contains(bracket) || port.contains(bracket);
-            match (stray('['), stray(']')) {
-                (true, _) => Err("unexpected '[' in address"),
-                (_, true) => Err("unexpected ']' in address"),
-                _ => Ok((host, port)),
-            }
-        })
-        .map_err(|fault| anyhow!("listen tcp: address {endpoint}: {fault}"))
+    let fault = match parts {
+        Err(fault) => fault,
+        Ok((_, port)) if port.contains(':') => "too many colons in address",
+        Ok((host, port)) if host.contains('[') || port.contains('[') => "unexpected '[' in address",
+        Ok((host, port)) if host.contains(']') || port.contains(']') => "unexpected ']' in address",
+        Ok(parts) => return Ok(parts),
+    };
+    Err(anyhow!("listen tcp: address {endpoint}: {fault}"))
 }
 
 fn port_number(port: &str) -> anyhow::Result<u16> {
