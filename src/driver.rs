@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 use tracing::{debug, info, warn};
 
 use crate::grpc::{self, Channel, Fields};
-use crate::klog;
+use crate::klog::{self, json_string};
 use crate::proto::csi::GetPluginInfoResponse;
 use crate::proto::csi::identity_client::IdentityClient;
 use crate::status::Publisher;
@@ -181,23 +181,14 @@ fn may_pass(code: Code) -> bool {
 }
 
 fn fields(info: &GetPluginInfoResponse) -> Fields {
-    let entries = info.manifest.iter();
-    let entries = entries
-        .map(|(key, value)| format!("{}:{}", klog::json_string(key), klog::json_string(value)));
-    let manifest = format!("{{{}}}", entries.collect::<Vec<_>>().join(","));
-    let name = klog::json_string(&info.name).to_string();
-    let vendor_version = klog::json_string(&info.vendor_version).to_string();
-    let mut fields = Vec::new();
-    if !info.manifest.is_empty() {
-        fields.push(("manifest", manifest));
-    }
-    if !info.name.is_empty() {
-        fields.push(("name", name));
-    }
-    if !info.vendor_version.is_empty() {
-        fields.push(("vendor_version", vendor_version));
-    }
-    fields
+    let entry =
+        |(key, value): (&String, &String)| format!("{}:{}", json_string(key), json_string(value));
+    let manifest: Vec<_> = info.manifest.iter().map(entry).collect();
+    vec![
+        ("manifest", format!("{{{}}}", manifest.join(","))),
+        ("name", json_string(&info.name)),
+        ("vendor_version", json_string(&info.vendor_version)),
+    ]
 }
 
 /// Refuses a name that would not make a socket in the registry directory which the kubelet looks

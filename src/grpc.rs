@@ -125,20 +125,16 @@ impl fmt::Display for NoServer {
     }
 }
 
-/// The fields of a message that are not empty, sorted by their names in the protocol, with their
-/// values in JSON.
+/// The fields of a message, sorted by their names in the protocol, with their values in JSON.
 pub(crate) type Fields = Vec<(&'static str, String)>;
 
 /// Makes a call within `limit` and logs it and its answer, which `fields` takes apart.
-pub(crate) async fn call<Q: Default, A, F>(
+pub(crate) async fn call<Q: Default, A>(
     method: &str,
     limit: Duration,
-    call: impl FnOnce(Request<Q>) -> F,
+    call: impl AsyncFnOnce(Request<Q>) -> Result<Response<A>, Status>,
     fields: fn(&A) -> Fields,
-) -> Result<A, Status>
-where
-    F: Future<Output = Result<Response<A>, Status>>,
-{
+) -> Result<A, Status> {
     debug!(v = 5, method, request = "{}", "GRPC call");
     let mut request = Request::new(Q::default());
     request.set_timeout(limit);
@@ -148,16 +144,18 @@ where
     };
     debug!(
         v = 5,
-        response = result.as_ref().map_or("{}".into(), |answer| to_json(&fields(answer))),
+        response = in_json(&result.as_ref().map(fields).unwrap_or_default()),
         err = result.as_ref().err().map(in_words),
         "GRPC response"
     );
     result
 }
 
-fn to_json(fields: &Fields) -> String {
-    let members = fields.iter().map(|(name, value)| format!("\"{name}\":{value}"));
-    format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+/// Leaves out what is empty, as Go does: a text, a list, a map.
+fn in_json(fields: &Fields) -> String {
+    let fields = fields.iter().filter(|(_, value)| value.len() > 2);
+    let fields = fields.map(|(name, value)| format!("\"{name}\":{value}"));
+    format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
 }
 
 /// A gRPC status as Go's library prints it.

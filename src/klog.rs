@@ -76,8 +76,8 @@ fn is_printable(c: char) -> bool {
 }
 
 /// The text as a JSON string (Go's `json.Marshal`), with its quotes.
-pub(crate) fn json_string(text: &str) -> impl Display {
-    json_escaped(text, true)
+pub(crate) fn json_string(text: &str) -> String {
+    json_escaped(text, true).to_string()
 }
 
 /// The JSON lines of the log themselves (`html` off) leave the characters alone that mean

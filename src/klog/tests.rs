@@ -92,7 +92,7 @@ fn escapes_json_values_as_json_marshal_does() {
         ("\u{2027}\u{2028}\u{2029}", "\"\u{2027}\\u2028\\u2029\""),
         ("é\u{301}\u{200b}\u{10ffff}", "\"é\u{301}\u{200b}\u{10ffff}\""),
     ] {
-        assert_eq!(json_string(text).to_string(), escaped, "{text:?}");
+        assert_eq!(json_string(text), escaped, "{text:?}");
     }
 }
 

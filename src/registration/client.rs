@@ -8,7 +8,7 @@ use tracing::debug;
 
 use super::service::{REASON, SERVICE};
 use crate::grpc::{self, Channel, Fields};
-use crate::klog;
+use crate::klog::json_string;
 use crate::proto::health::HealthCheckRequest;
 use crate::proto::health::health_check_response::ServingStatus;
 use crate::proto::health::health_client::HealthClient;
@@ -53,12 +53,12 @@ fn origin() -> Uri {
 }
 
 fn fields(info: &PluginInfo) -> Fields {
-    let string = |text: &String| klog::json_string(text).to_string();
-    let versions: Vec<_> = info.supported_versions.iter().map(string).collect();
+    let versions = info.supported_versions.iter();
+    let versions: Vec<_> = versions.map(|version| json_string(version)).collect();
     vec![
-        ("endpoint", string(&info.endpoint)),
-        ("name", string(&info.name)),
+        ("endpoint", json_string(&info.endpoint)),
+        ("name", json_string(&info.name)),
         ("supported_versions", format!("[{}]", versions.join(","))),
-        ("type", string(&info.r#type)),
+        ("type", json_string(&info.r#type)),
     ]
 }
