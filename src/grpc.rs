@@ -113,6 +113,7 @@ impl tower::Service<http::Request<Body>> for Channel {
 pub(crate) enum NoServer {
     /// A server greets its client with SETTINGS, and this one has not for so long.
     Silent(Duration),
+    /// It hung up before.
     Closed,
 }
 

@@ -198,7 +198,7 @@ impl Socket {
         match fs::metadata(&self.path).or_else(|_| fs::symlink_metadata(&self.path)) {
             Err(_) => Place::Empty,
             Ok(file) if sys::is_socket(&file) => Place::Foreign,
-            Ok(file) => Place::Taken(sys::a_kind_of_file(file.file_type())),
+            Ok(file) => Place::Taken(sys::a_kind_of_file(&file)),
         }
     }
 
@@ -233,7 +233,7 @@ fn make_room(path: &Path) -> anyhow::Result<()> {
         }
     };
     if !sys::is_socket(&file) {
-        let kind = sys::a_kind_of_file(file.file_type());
+        let kind = sys::a_kind_of_file(&file);
         bail!("file exists in socketPath {shown} but it's not a socket, it is {kind}");
     }
     match fs::remove_file(path) {
@@ -254,6 +254,7 @@ fn describe(operation: &str, path: &Path, error: &io::Error) -> anyhow::Error {
 /// The path could not be listened at; its line in the log names the path in a key of its own.
 #[derive(Debug)]
 pub(crate) struct ListenError {
+    /// Of the registration socket.
     pub(crate) path: String,
     source: io::Error,
 }

@@ -12,17 +12,17 @@ use tokio::time::Instant;
 /// Where reports go, and where the present state is read.
 pub(crate) type Publisher = watch::Sender<Status>;
 
+/// The whole state, as of now.
 #[derive(Debug, Default)]
 pub(crate) struct Status {
     /// Where the driver is looked for.
     pub(crate) csi_address: String,
     /// Once the driver's name is known.
     pub(crate) registration: Option<Registration>,
-    /// What stands at the path of the registration socket.
     pub(crate) place: Place,
-    /// What the kubelet has said about the present socket.
     pub(crate) kubelet: Kubelet,
     pub(crate) counts: Counts,
+    /// When the kubelet last confirmed a registration, on whichever socket.
     pub(crate) last_registration: Option<SystemTime>,
     /// When the present socket was bound.
     offered: Option<Instant>,
@@ -36,6 +36,7 @@ pub(crate) struct Registration {
     pub(crate) path: String,
 }
 
+/// What stands at the path of the registration socket.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Nothing, or nothing yet.
@@ -48,6 +49,7 @@ pub(crate) enum Place {
     Taken(&'static str),
 }
 
+/// What the kubelet has said about the present socket.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) enum Kubelet {
     #[default]
@@ -62,10 +64,13 @@ pub(crate) enum Kubelet {
 /// Since the process started. The program's own calls do not count as the kubelet's.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Counts {
+    /// Attempts to learn the driver's name, by how they ended.
     pub(crate) driver_ok: u64,
     pub(crate) driver_unreachable: u64,
     pub(crate) driver_error: u64,
+    /// Also the number of the present bind, by which late words about a former one are told.
     pub(crate) socket_binds: u64,
+    /// The kubelet's calls.
     pub(crate) get_info: u64,
     pub(crate) registered: u64,
     pub(crate) refused: u64,

@@ -158,7 +158,7 @@ fn why_not(path: &Path, error: &io::Error) -> String {
     match (error.kind(), fs::metadata(path)) {
         // connect(2) says "refused" of any file
         (io::ErrorKind::ConnectionRefused, Ok(file)) if !sys::is_socket(&file) => {
-            format!("{} is {}, not a socket", path.display(), sys::a_kind_of_file(file.file_type()))
+            format!("{} is {}, not a socket", path.display(), sys::a_kind_of_file(&file))
         }
         (io::ErrorKind::ConnectionRefused, _) => {
             format!("{reason}: the driver does not listen yet, or has left its socket behind")

@@ -53,7 +53,7 @@ async fn ask(registration: &Registration, limit: Duration) -> Result<(), Fault> 
     match fs::metadata(path) {
         Ok(file) if sys::is_socket(&file) => {}
         Ok(file) => {
-            let kind = sys::a_kind_of_file(file.file_type());
+            let kind = sys::a_kind_of_file(&file);
             return Err(Fault::Unhealthy(format!("{path} is {kind}, not a socket")));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Fault::Absent),

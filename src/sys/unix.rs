@@ -1,6 +1,6 @@
 //! Unix: signals, sockets by path, errno in words.
 
-use std::fs::{self, File, FileType, Metadata, Permissions};
+use std::fs::{self, File, Metadata, Permissions};
 use std::future::{pending, poll_fn};
 use std::io;
 use std::os::fd::AsFd;
@@ -88,6 +88,7 @@ impl Terminations {
 }
 
 impl Hangups {
+    /// Completes at the next one; never if they are ignored.
     pub(crate) async fn next(&mut self) {
         match &mut self.0 {
             Some(hangup) => hangup.recv().await.unwrap_or_default(),
@@ -170,6 +171,7 @@ impl From<Metadata> for Identity {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Made(Identity, i64, i64);
 
+/// `None` where no file is.
 pub(crate) fn made(path: &Path) -> Option<Made> {
     let file = fs::symlink_metadata(path).ok()?;
     let (seconds, nanoseconds) = (file.ctime(), file.ctime_nsec());
@@ -241,12 +243,14 @@ pub(crate) fn has_room(file: &impl AsFd, limit: Duration) -> bool {
     }
 }
 
+/// Whether it is a socket, which is all that can be seen without dialling it.
 pub(crate) fn is_socket(file: &Metadata) -> bool {
     file.file_type().is_socket()
 }
 
 /// The type of a file as a noun with its article.
-pub(crate) fn a_kind_of_file(kind: FileType) -> &'static str {
+pub(crate) fn a_kind_of_file(file: &Metadata) -> &'static str {
+    let kind = file.file_type();
     match kind {
         _ if kind.is_file() => "a regular file",
         _ if kind.is_dir() => "a directory",
