@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::fs;
+use std::future::pending;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -113,7 +114,7 @@ impl Socket {
         let changed = async {
             match &self.watch {
                 Some(watch) => watch.changed().await,
-                None => std::future::pending().await,
+                None => pending().await,
             }
         };
         tokio::select! {
@@ -137,10 +138,9 @@ impl Socket {
         let path = self.path.display();
         match place {
             Place::Empty if before == Place::Empty && due => self.bind_again(),
-            Place::Empty => {
-                self.look_at.get_or_insert(now + SETTLE);
-            }
             _ if place == before => {}
+            // Anew each time: a look that is still due may be about an earlier loss.
+            Place::Empty => self.look_at = Some(now + SETTLE),
             Place::Ours => info!(socketPath = %path, "The registration socket is back"),
             Place::Foreign => warn!(
                 socketPath = %path,
