@@ -138,8 +138,7 @@ impl<'a> Driver<'a> {
             wait.reason = grpc::in_words(&failed);
             ensure!(may_pass(failed.code()), "{}", wait.reason);
             warn!(err = %wait.reason, attempt, "Error retrieving CSI driver name, retrying");
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            back_off(&mut pause).await;
         }
     }
 
@@ -161,8 +160,7 @@ impl<'a> Driver<'a> {
                 info!(address = %address, err = %wait.reason, "Still connecting");
                 report += REPORT_EVERY;
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            back_off(&mut pause).await;
         }
     }
 
@@ -172,6 +170,12 @@ impl<'a> Driver<'a> {
         let call = async |request| client.get_plugin_info(request).await;
         grpc::call(method, self.limit, call, fields).await
     }
+}
+
+/// Rests before the next attempt.
+async fn back_off(pause: &mut Duration) {
+    sleep(*pause).await;
+    *pause = (*pause * 2).min(LONGEST_PAUSE);
 }
 
 /// Whether a later attempt may do better, by the meaning that gRPC gives to the code.
