@@ -184,8 +184,10 @@ fn fail(error: &anyhow::Error, config: &Config) {
     }
 }
 
-/// Replaces what the file holds; a file that is not there is not made.
+/// Replaces what the file holds; a file that is not there is not made. The kubelet keeps the end of a
+/// longer message, without the operation that failed.
 fn leave_message(path: &Path, line: &str) -> io::Result<()> {
+    const KUBELETS_LIMIT: usize = 4096;
     let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
-    writeln!(file, "{line}")
+    writeln!(file, "{}", &line[..line.floor_char_boundary(KUBELETS_LIMIT - 1)])
 }

@@ -126,10 +126,20 @@ pub(crate) fn publish(path: &Path) -> io::Result<(UnixListener, Identity)> {
     });
     // Should someone have removed it already, what was published is no worse.
     let _ = fs::remove_file(&hidden);
-    linked.map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => Errno::EADDRINUSE.into(),
-        _ => error,
-    })
+    match linked {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Errno::EADDRINUSE.into()),
+        // Some file systems and sandboxes know no links; in place is better than not at all.
+        Err(error) if has_no_links(&error) => {
+            let listener = listen_privately(path)?;
+            Ok((listener, Identity::of(path)?))
+        }
+        linked => linked,
+    }
+}
+
+fn has_no_links(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(errno, Some(Errno::EPERM | Errno::EOPNOTSUPP | Errno::ENOSYS))
 }
 
 /// The socket file never has a wider mode than 0700: on Linux it takes the mode of the unbound

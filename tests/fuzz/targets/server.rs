@@ -8,6 +8,7 @@
 #[allow(dead_code, reason = "the server needs a part of it")]
 #[path = "../../../src"]
 mod program {
+    pub(crate) mod accept;
     pub(crate) mod authority;
     pub(crate) mod grpc;
     pub(crate) mod klog;
@@ -24,9 +25,10 @@ use nix::sys::signal::{SigSet, Signal};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::LocalSet;
 use tokio::time::timeout;
 
-use program::{authority, grpc, klog, proto, registration, socket, status, sys};
+use program::{accept, authority, grpc, klog, proto, registration, socket, status, sys};
 use registration::client;
 use socket::Socket;
 use status::{Kubelet, Place, Publisher, Status};
@@ -38,7 +40,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 libfuzzer_sys::fuzz_target!(
     // A main function in Rust would have seen to that.
     init: SigSet::from(Signal::SIGPIPE).thread_block().expect("a mask"),
-    |input: &[u8]| SITE.with(|site| site.runtime.block_on(site.check(input)))
+    |input: &[u8]| SITE.with(|site| site.tasks.block_on(&site.runtime, site.check(input)))
 );
 
 thread_local! {
@@ -48,6 +50,7 @@ thread_local! {
 /// One server for all inputs, on the runtime of its clients.
 struct Site {
     runtime: Runtime,
+    tasks: LocalSet,
     _directory: TempDir,
     path: String,
     status: Publisher,
@@ -61,8 +64,9 @@ impl Site {
         let parent = directory.path().to_str().expect("a path in UTF-8");
         let path = socket::path(parent, DRIVER).expect("a short path");
         let status = Publisher::default();
-        runtime.spawn(serve(path.clone(), status.clone()));
-        Self { runtime, _directory: directory, path, status }
+        let tasks = LocalSet::new();
+        tasks.spawn_local(serve(path.clone(), status.clone()));
+        Self { runtime, tasks, _directory: directory, path, status }
     }
 
     async fn check(&self, input: &[u8]) {
