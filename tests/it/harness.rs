@@ -196,7 +196,7 @@ impl World {
 }
 
 /// The modules and their services as generated for the binary.
-#[allow(dead_code, unreachable_pub, clippy::all)]
+#[allow(dead_code, unreachable_pub, clippy::all, reason = "it is generated")]
 mod proto {
     pub(super) mod csi {
         include!(concat!(env!("OUT_DIR"), "/csi.v1.rs"));
