@@ -331,8 +331,10 @@ fn heals_without_a_watch_to_spare() {
     world.kubelet().register();
     let descriptors = fs::read_dir(format!("/proc/{}/fd", registrar.pid())).unwrap();
     for descriptor in descriptors {
-        let file = fs::read_link(descriptor.unwrap().path()).unwrap();
-        assert_ne!(file, Path::new("anon_inode:inotify"));
+        // The kubelet's connection may have been closed meanwhile.
+        if let Ok(file) = fs::read_link(descriptor.unwrap().path()) {
+            assert_ne!(file, Path::new("anon_inode:inotify"));
+        }
     }
     heals_still(&world, &http, 2);
     fs::remove_dir_all(world.registry()).unwrap();
