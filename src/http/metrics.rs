@@ -1,106 +1,84 @@
 //! `/metrics`: the status in Prometheus' text format.
 
-use std::fmt;
+use std::fmt::{Display, Write as _};
 use std::time::UNIX_EPOCH;
 
 use http::StatusCode;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::prometheus_text::{CONTENT_TYPE, encode};
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
 
 use super::{Answer, Context, with_type};
 
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+const PREFIX: &str = "csi_node_driver_registrar_";
+
 pub(super) fn render(context: &Context) -> Answer {
-    let mut registry = Registry::with_prefix("csi_node_driver_registrar");
-    registry.register_collector(Box::new(context.clone()));
-    let mut text = String::new();
-    match encode(&mut text, &registry) {
-        Ok(()) => with_type(StatusCode::OK, CONTENT_TYPE, text),
-        Err(error) => super::text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    let status = context.status.borrow();
+    let counts = &status.counts;
+    let mut page = Page::default();
+    page.gauge("build_info", "The version that runs");
+    page.labelled("version", context.version, 1);
+    if let Some(registration) = &status.registration {
+        page.gauge(
+            "registered",
+            "Whether the kubelet has confirmed the registration on the present socket",
+        );
+        let registered = i32::from(status.ready().is_ok());
+        page.labelled("driver_name", &registration.driver_name, registered);
     }
+    page.counter("get_info_total", "GetInfo calls by the kubelet");
+    page.sample(counts.get_info);
+    page.counter("registration_status_total", "NotifyRegistrationStatus calls by the kubelet");
+    page.labelled("status", "registered", counts.registered);
+    page.labelled("status", "refused", counts.refused);
+    if let Some(time) = status.last_registration {
+        page.gauge(
+            "last_registration_timestamp_seconds",
+            "When the kubelet last confirmed the registration",
+        );
+        page.sample(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64());
+    }
+    page.counter("socket_binds_total", "Registration sockets that were made");
+    page.sample(counts.socket_binds);
+    page.counter("driver_attempts_total", "Attempts to learn the driver's name");
+    page.labelled("result", "ok", counts.driver_ok);
+    page.labelled("result", "unreachable", counts.driver_unreachable);
+    page.labelled("result", "error", counts.driver_error);
+    with_type(StatusCode::OK, CONTENT_TYPE, page.text)
 }
 
-/// One value of a metric, told from its others by labels.
-type Labelled<'a, M> = (&'a [(&'static str, &'a str)], M);
-
-impl Collector for Context {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let status = self.status.borrow();
-        let counts = &status.counts;
-        let version = [("version", self.version)];
-        family(
-            &mut encoder,
-            "build_info",
-            "The version that runs",
-            &[(&version, ConstGauge::new(1))],
-        )?;
-        if let Some(registration) = &status.registration {
-            let driver = [("driver_name", registration.driver_name.as_str())];
-            family(
-                &mut encoder,
-                "registered",
-                "Whether the kubelet has confirmed the registration on the present socket",
-                &[(&driver, ConstGauge::new(i64::from(status.ready().is_ok())))],
-            )?;
-        }
-        family(
-            &mut encoder,
-            "get_info",
-            "GetInfo calls by the kubelet",
-            &[(&[], ConstCounter::new(counts.get_info))],
-        )?;
-        family(
-            &mut encoder,
-            "registration_status",
-            "NotifyRegistrationStatus calls by the kubelet",
-            &[
-                (&[("status", "registered")], ConstCounter::new(counts.registered)),
-                (&[("status", "refused")], ConstCounter::new(counts.refused)),
-            ],
-        )?;
-        if let Some(time) = status.last_registration {
-            let time = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-            family(
-                &mut encoder,
-                "last_registration_timestamp_seconds",
-                "When the kubelet last confirmed the registration",
-                &[(&[], ConstGauge::new(time.as_secs_f64()))],
-            )?;
-        }
-        family(
-            &mut encoder,
-            "socket_binds",
-            "Registration sockets that were made",
-            &[(&[], ConstCounter::new(counts.socket_binds))],
-        )?;
-        family(
-            &mut encoder,
-            "driver_attempts",
-            "Attempts to learn the driver's name",
-            &[
-                (&[("result", "ok")], ConstCounter::new(counts.driver_ok)),
-                (&[("result", "unreachable")], ConstCounter::new(counts.driver_unreachable)),
-                (&[("result", "error")], ConstCounter::new(counts.driver_error)),
-            ],
-        )
-    }
+/// A metric, then its samples, then the next metric. Names and helps need no escapes.
+#[derive(Default)]
+struct Page {
+    text: String,
+    metric: &'static str,
 }
 
-fn family<M: EncodeMetric>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    values: &[Labelled<'_, M>],
-) -> fmt::Result {
-    let Some((_, first)) = values.first() else {
-        return Ok(());
-    };
-    let mut descriptor = encoder.encode_descriptor(name, help, None, first.metric_type())?;
-    for (labels, value) in values {
-        value.encode(descriptor.encode_family(labels)?)?;
+impl Page {
+    fn gauge(&mut self, metric: &'static str, help: &str) {
+        self.begin(metric, help, "gauge");
     }
-    Ok(())
+
+    fn counter(&mut self, metric: &'static str, help: &str) {
+        self.begin(metric, help, "counter");
+    }
+
+    fn begin(&mut self, metric: &'static str, help: &str, kind: &str) {
+        self.metric = metric;
+        self.line(format_args!("# HELP {PREFIX}{metric} {help}"));
+        self.line(format_args!("# TYPE {PREFIX}{metric} {kind}"));
+    }
+
+    fn sample(&mut self, value: impl Display) {
+        let metric = self.metric;
+        self.line(format_args!("{PREFIX}{metric} {value}"));
+    }
+
+    fn labelled(&mut self, label: &str, is: &str, value: impl Display) {
+        let metric = self.metric;
+        let is = is.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n");
+        self.line(format_args!("{PREFIX}{metric}{{{label}=\"{is}\"}} {value}"));
+    }
+
+    fn line(&mut self, line: impl Display) {
+        writeln!(self.text, "{line}").expect("a string takes any text");
+    }
 }

@@ -570,6 +570,16 @@ fn shows_in_metrics_what_has_happened() {
 }
 
 #[test]
+fn escapes_the_drivers_name_in_metrics() {
+    let world = World::new();
+    let _driver = world.driver_that(&[Answer::Name(r#"a"b\c"#)]);
+    let (_registrar, port) = world.start_with_http(&[]);
+    eventually("a socket", || world.listing().pop());
+    let metrics = get(port, "/metrics");
+    assert_eq!(value(metrics.text(), r#"registered{driver_name="a\"b\\c"}"#), "0");
+}
+
+#[test]
 fn has_nothing_at_other_paths() {
     let world = World::new();
     let _driver = world.driver();
