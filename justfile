@@ -25,6 +25,12 @@ static:
     RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static" \
         cargo build --locked --release --target {{static_target}}
 
+# the release build in 8 MiB and a hundredth of a CPU (needs root)
+cgroup:
+    cargo build --locked --release
+    REGISTRAR_BIN={{justfile_directory()}}/target/release/csi-node-driver-registrar \
+        cargo test --locked --test it cgroup:: -- --ignored --nocapture
+
 # with the real kubelet's plugin manager and a real CSI driver (needs Go)
 interop:
     cargo build --locked --release

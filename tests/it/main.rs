@@ -4,6 +4,8 @@
 
 // What runs out: descriptors, connections.
 mod bounds;
+// Little memory, and little of a CPU.
+mod cgroup;
 // Flags, and what is said about wrong ones.
 mod command_line;
 // The manifests, and what the documents quote of them.
