@@ -2,7 +2,6 @@
 
 mod address;
 
-use std::future::pending;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, ensure};
@@ -89,16 +88,13 @@ impl<'a> Driver<'a> {
     }
 
     /// Completes when the driver has made its socket anew and has another name, which it returns.
-    /// Where its directory cannot be watched, that is never noticed.
     pub(crate) async fn renamed(&mut self, name: &str) -> String {
-        let Some(watch) = self.address.watch() else {
-            return pending().await;
-        };
+        let mut watch = self.address.watch();
         loop {
             // Looks before it waits: the driver may have come back since it was asked.
             let made = self.address.made();
             if made.is_none() || made == self.dialled {
-                watch.changed().await;
+                self.address.changed(&mut watch).await;
                 continue;
             }
             sleep(SETTLE).await;

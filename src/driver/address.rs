@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::future::pending;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::error;
 
 use crate::grpc::{Channel, NoServer};
@@ -19,6 +20,8 @@ use crate::sys::{self, DirectoryWatch};
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// How long a listener may keep silent.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// The time between looks where nothing tells of changes.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Where the driver listens.
 #[derive(Debug)]
@@ -64,8 +67,27 @@ impl Address {
 
     /// Tells of changes around the socket file, where that is possible.
     pub(super) fn watch(&self) -> Option<DirectoryWatch> {
+        DirectoryWatch::new(self.directory()?).ok()
+    }
+
+    /// Completes when another socket file may stand there: at a change, or after a while if the watch
+    /// is missing or of a directory that was replaced. Never if the driver does not listen at a path.
+    pub(super) async fn changed(&self, watch: &mut Option<DirectoryWatch>) {
+        let Some(directory) = self.directory() else {
+            return pending().await;
+        };
+        match watch.as_ref().filter(|watch| watch.is_of(directory)) {
+            Some(watch) => watch.changed().await,
+            None => {
+                sleep(LOOK_EVERY).await;
+                *watch = self.watch();
+            }
+        }
+    }
+
+    fn directory(&self) -> Option<&Path> {
         match &self.target {
-            Target::Unix(path) => DirectoryWatch::new(path.parent()?).ok(),
+            Target::Unix(path) => path.parent(),
             Target::Tcp(_) => None,
         }
     }

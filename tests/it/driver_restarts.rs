@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::harness::{Answer, DRIVER, Kubelet, World, eventually};
+use crate::harness::{Answer, DRIVER, Driver, Kubelet, World, eventually};
 
 const OTHER: &str = "other.csi.example.com";
 const RENAMED: &str = r#"W "The CSI driver has come back under another name""#;
@@ -54,6 +54,24 @@ fn under_another_name_are_registered_under_it() {
     registrar.signal(Signal::SIGTERM);
     assert_eq!(registrar.exit_code(), 0);
     assert_eq!(world.listing(), [""; 0]);
+}
+
+#[test]
+fn are_noticed_in_a_directory_that_is_made_anew() {
+    let world = World::new();
+    fs::create_dir(world.path("csi")).unwrap();
+    let socket = world.path("csi/csi.sock");
+    let flag = format!("--csi-address={}", socket.display());
+    let driver = Driver::start(&socket, &[Answer::Name(DRIVER)]);
+    let registrar = world.start(&[&flag]);
+    world.kubelet().register();
+    for (was, is) in [(DRIVER, OTHER), (OTHER, DRIVER)] {
+        fs::rename(world.path("csi"), world.path(was)).unwrap();
+        fs::create_dir(world.path("csi")).unwrap();
+        let _driver = Driver::start(&socket, &[Answer::Name(is)]);
+        registrar.logs(&format!(r#"{RENAMED} was="{was}" is="{is}""#));
+    }
+    drop(driver);
 }
 
 #[test]
