@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use http::StatusCode;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tracing::{debug, error};
 
 use super::{Answer, Context, text};
@@ -25,13 +25,7 @@ enum Fault {
 
 /// Asks over a new connection, as the kubelet would, within the time limit.
 pub(super) async fn answer(context: &Context) -> Answer {
-    let _turn = context.checks.acquire().await;
-    let registration = context.status.borrow().registration.clone();
-    let checked = match registration {
-        None => Err(Fault::Absent),
-        Some(registration) => ask(&registration, context.timeout).await,
-    };
-    match checked {
+    match check(context).await {
         Ok(()) => {
             debug!(v = 5, "Health check succeeded");
             text(StatusCode::OK, "ok")
@@ -48,9 +42,14 @@ pub(super) async fn answer(context: &Context) -> Answer {
     }
 }
 
-async fn ask(registration: &Registration, limit: Duration) -> Result<(), Fault> {
-    let Registration { driver_name, path } = registration;
-    match fs::metadata(path) {
+async fn check(context: &Context) -> Result<(), Fault> {
+    let end = Instant::now() + context.timeout;
+    let registration = context.status.borrow().registration.clone();
+    let Registration { driver_name, path } = registration.ok_or(Fault::Absent)?;
+    let _turn = timeout_at(end, context.checks.acquire()).await.map_err(|_| {
+        Fault::Unhealthy(format!("{MAX_CHECKS} earlier checks of {path} are not answered"))
+    })?;
+    match fs::metadata(&path) {
         Ok(file) if sys::is_socket(&file) => {}
         Ok(file) => {
             let kind = sys::a_kind_of_file(&file);
@@ -64,17 +63,20 @@ async fn ask(registration: &Registration, limit: Duration) -> Result<(), Fault> 
             )));
         }
     }
-    let end = Instant::now() + limit;
-    let channel = client::connect(path, limit).await.map_err(|reason| {
+    // In whole milliseconds, as it stands in what is told.
+    let left = || {
+        let left = end.saturating_duration_since(Instant::now());
+        Duration::from_secs_f64((left.as_secs_f64() * 1e3).ceil() / 1e3)
+    };
+    let channel = client::connect(&path, left()).await.map_err(|reason| {
         Fault::Unhealthy(format!("error connecting to node-registrar socket {path}: {reason}"))
     })?;
-    let left = end.saturating_duration_since(Instant::now());
     debug!(v = 4, "Calling node registrar to check if it still responds");
-    let info = client::get_info(channel, left).await.map_err(|status| {
+    let info = client::get_info(channel, left()).await.map_err(|status| {
         let status = grpc::in_words(&status);
         Fault::Unhealthy(format!("error getting info from node-registrar socket: {status}"))
     })?;
-    match info.name == *driver_name {
+    match info.name == driver_name {
         true => Ok(()),
         false => Err(Fault::Unhealthy(format!("invalid driver name {}", info.name))),
     }

@@ -2,6 +2,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::stat::Mode;
@@ -284,6 +285,21 @@ fn answers_healthz_within_the_timeout_where_the_socket_keeps_silent() {
         assert_eq!(said(&response), (500, &*reason));
         assert!(took > Duration::from_millis(250) && took < Duration::from_millis(1300));
     }
+}
+
+#[test]
+fn answers_healthz_within_the_timeout_however_many_ask() {
+    let world = World::new();
+    let _driver = world.driver();
+    let (_registrar, port) = world.start_with_http(&["--timeout=1s"]);
+    world.kubelet();
+    let _stand = world.replace_socket(|path| server(path, Answer::Never));
+    let since = Instant::now();
+    let checks: Vec<_> = (0..24).map(|_| thread::spawn(move || get(port, "/healthz"))).collect();
+    for check in checks {
+        assert_eq!(check.join().unwrap().code(), 500);
+    }
+    assert!(since.elapsed() < Duration::from_secs(2));
 }
 
 #[test]
