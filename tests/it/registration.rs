@@ -226,6 +226,11 @@ fn refuses_what_it_does_not_serve_with_the_codes_of_grpc() {
             "unknown method Nope for service pluginregistration.Registration",
         ),
         ("/no.such.Service/Check", "unknown service no.such.Service"),
+        (
+            "/pluginregistration.Registration/GetInfo?x",
+            "unknown method GetInfo?x for service pluginregistration.Registration",
+        ),
+        ("/x?y/GetInfo", "unknown service x?y"),
         ("/nope", r#"malformed method name: "/nope""#),
     ] {
         let answer = kubelet.call_path(path, &message_of(10), &[]);
