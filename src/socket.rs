@@ -117,9 +117,15 @@ impl Socket {
                 None => pending().await,
             }
         };
+        let due = async {
+            match self.look_at {
+                Some(at) => sleep_until(at).await,
+                None => pending().await,
+            }
+        };
         tokio::select! {
             () = changed => {}
-            () = sleep_until(self.look_at.unwrap_or_else(Instant::now)), if self.look_at.is_some() => {}
+            () = due => {}
         }
     }
 

@@ -1,5 +1,6 @@
 //! Waits for what the kubelet makes of the registration socket, or for its silence.
 
+use std::future::pending;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -48,9 +49,15 @@ impl Watchdog {
             let patience = Duration::from_secs(PATIENCE[self.unheard.min(PATIENCE.len() - 1)]);
             // What could not be offered again has waited since it was told of.
             let end = since.map(|since| since.max(self.told) + patience);
+            let over = async {
+                match end {
+                    Some(end) => sleep_until(end).await,
+                    None => pending().await,
+                }
+            };
             tokio::select! {
                 _ = self.changes.changed() => {}
-                () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() => {
+                () = over => {
                     self.unheard += 1;
                     self.told = Instant::now();
                     return Event::Unheard(patience);
