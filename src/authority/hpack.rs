@@ -134,24 +134,33 @@ fn string(input: &mut &[u8]) -> Option<Vec<u8>> {
     if coded { huffman(octets) } else { Some(octets.to_vec()) }
 }
 
-fn huffman(octets: &[u8]) -> Option<Vec<u8>> {
+fn huffman(mut octets: &[u8]) -> Option<Vec<u8>> {
     // No code is shorter than five bits.
     let mut text = Vec::with_capacity(octets.len() * 8 / 5);
-    let (mut code, mut length) = (0, 0);
-    for octet in octets {
-        for bit in (0..8).rev() {
-            code = code << 1 | u32::from(octet >> bit & 1);
-            length += 1;
-            // Only the code of EOS, which may not occur, has no symbol at its full length.
-            let first = HUFFMAN.first.get(length)?;
-            let rank = HUFFMAN.rank[length] + code.checked_sub(*first)? as usize;
-            if rank < HUFFMAN.rank[length + 1] {
+    // The next bits, from the highest on, and how many they are.
+    let (mut bits, mut held) = (0_u64, 0);
+    loop {
+        while held <= 56
+            && let Some(octet) = octets.split_off_first()
+        {
+            bits |= u64::from(*octet) << (56 - held);
+            held += 8;
+        }
+        // Of the codes that begin so, only that of EOS, which may not occur, is not found.
+        let code = |length: &usize| (bits >> (64 - length)) as u32;
+        let length = (5..=30).find(|length| code(length) < HUFFMAN.end[*length]);
+        match length.filter(|length| *length <= held) {
+            Some(length) => {
+                let rank = HUFFMAN.rank[length] + (code(&length) - HUFFMAN.first[length]) as usize;
                 text.push(HUFFMAN.symbols[rank]);
-                (code, length) = (0, 0);
+                bits <<= length;
+                held -= length;
             }
+            None => break,
         }
     }
-    let padded = length < 8 && code == (1 << length) - 1;
+    // The beginning of EOS, which is all ones.
+    let padded = held < 8 && bits.leading_ones() as usize == held;
     padded.then_some(text)
 }
 
@@ -160,14 +169,16 @@ fn huffman(octets: &[u8]) -> Option<Vec<u8>> {
 struct Huffman {
     /// The first code of each length.
     first: [u32; 31],
+    /// One more than the last.
+    end: [u32; 31],
     /// How many symbols have a shorter code than this length.
-    rank: [usize; 32],
+    rank: [usize; 31],
     /// In the order of their codes.
     symbols: [u8; 256],
 }
 
 static HUFFMAN: Huffman = {
-    let mut huffman = Huffman { first: [0; 31], rank: [0; 32], symbols: [0; 256] };
+    let mut huffman = Huffman { first: [0; 31], end: [0; 31], rank: [0; 31], symbols: [0; 256] };
     let (mut length, mut code, mut rank) = (1, 0, 0);
     while length <= 30 {
         code <<= 1;
@@ -182,9 +193,9 @@ static HUFFMAN: Huffman = {
             }
             symbol += 1;
         }
+        huffman.end[length] = code;
         length += 1;
     }
-    huffman.rank[31] = rank;
     huffman
 };
 
