@@ -146,18 +146,16 @@ fn huffman(mut octets: &[u8]) -> Option<Vec<u8>> {
             bits |= u64::from(*octet) << (56 - held);
             held += 8;
         }
-        // Of the codes that begin so, only that of EOS, which may not occur, is not found.
-        let code = |length: &usize| (bits >> (64 - length)) as u32;
-        let length = (5..=30).find(|length| code(length) < HUFFMAN.end[*length]);
-        match length.filter(|length| *length <= held) {
-            Some(length) => {
-                let rank = HUFFMAN.rank[length] + (code(&length) - HUFFMAN.first[length]) as usize;
-                text.push(HUFFMAN.symbols[rank]);
-                bits <<= length;
-                held -= length;
-            }
-            None => break,
-        }
+        // Of what can begin a text, only the code of EOS, which may not occur, is not found.
+        let code = |length: usize| (bits >> (64 - length)) as u32;
+        let length = (5..=30).find(|length| code(*length) < HUFFMAN.end[*length]);
+        let Some(length) = length.filter(|length| *length <= held) else {
+            break;
+        };
+        let rank = HUFFMAN.rank[length] + (code(length) - HUFFMAN.first[length]) as usize;
+        text.push(HUFFMAN.symbols[rank]);
+        bits <<= length;
+        held -= length;
     }
     // The beginning of EOS, which is all ones.
     let padded = held < 8 && bits.leading_ones() as usize == held;
