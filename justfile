@@ -31,11 +31,14 @@ cgroup:
     REGISTRAR_BIN={{justfile_directory()}}/target/release/csi-node-driver-registrar \
         cargo test --locked --test it cgroup:: -- --ignored --nocapture
 
-# with the real kubelet's plugin manager and a real CSI driver (needs Go)
-interop:
+# with kubelets of two minors and other gRPC libraries (needs Go, Python and Node)
+interop *arguments:
     cargo build --locked --release
-    cd tests/interop/kubelet && \
-        REGISTRAR_BIN={{justfile_directory()}}/target/release/csi-node-driver-registrar CGO_ENABLED=0 go test -count=1 -v ./...
+    REGISTRAR_BIN={{justfile_directory()}}/target/release/csi-node-driver-registrar \
+        cargo bench --locked --profile dev --bench interop -- {{arguments}}
+
+# also with Krustlet and a whole node, its result in docs/interop.md (needs root, etcd and containerd)
+interop-full: (interop "full")
 
 # licences, duplicates and sources of the crates
 deny:
@@ -55,7 +58,7 @@ soak:
 
 # the licences of what is in the binary, for the image
 licenses:
-    .ci/third-party-licenses > docs/third-party-licenses.txt
+    UPDATE=1 cargo test --locked --test it crates::are_licensed
 
 # what is in the binary, as CycloneDX
 sbom:

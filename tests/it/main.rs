@@ -8,6 +8,8 @@ mod bounds;
 mod cgroup;
 // Flags, and what is said about wrong ones.
 mod command_line;
+// The crates in the binary, and what the documents say of them.
+mod crates;
 // The manifests, and what the documents quote of them.
 mod deploy;
 // A driver that comes back, with its name or another.
