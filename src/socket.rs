@@ -75,7 +75,6 @@ impl Socket {
     /// an earlier instance's. A file of any other type is an error.
     pub(crate) fn bind(path: String, status: &Publisher) -> anyhow::Result<Self> {
         let at = PathBuf::from(&path);
-        let watch = DirectoryWatch::new(directory(&at)).ok();
         make_room(&at).context("Failed to clean up the registration socket")?;
         info!(socketPath = %path, "Starting Registration Server");
         let mut attempt = 1;
@@ -94,11 +93,11 @@ impl Socket {
         info!(socketPath = %path, "Registration Server started");
         status.send_modify(|status| status.bound());
         Ok(Self {
-            look_at: watch.is_none().then(|| Instant::now() + SLOW),
             path: at,
             listener,
             identity,
-            watch,
+            watch: None,
+            look_at: Some(Instant::now()),
             said: false,
             status: status.clone(),
         })

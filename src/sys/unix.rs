@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt as _};
 use std::path::{Path, absolute};
 use std::process;
 use std::task::Poll;
+use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
 use nix::errno::Errno;
@@ -25,6 +26,10 @@ pub(crate) const SOCKET_PATH_MAX: usize = 107;
 
 /// Connections that the kernel holds ready before they are accepted.
 const BACKLOG: u32 = 128;
+
+/// How long a socket keeps its hidden name alone. A kubelet looks at each new file, and logs an error
+/// if it is gone by then.
+const HIDDEN_FOR: Duration = Duration::from_micros(200);
 
 /// SIGTERM, SIGINT and SIGHUP, held back until [`HeldSignals::listen`].
 ///
@@ -121,6 +126,7 @@ pub(crate) fn publish(path: &Path) -> io::Result<(UnixListener, Identity)> {
     let hidden = path.with_file_name(format!(".{:08x}", clock ^ process::id()));
     let listener = listen_privately(&hidden)?;
     let linked = Identity::of(&hidden).and_then(|identity| {
+        thread::sleep(HIDDEN_FOR);
         fs::hard_link(&hidden, path)?;
         Ok((listener, identity))
     });
