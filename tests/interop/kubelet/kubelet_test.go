@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"os"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -47,38 +46,23 @@ func runKubelet(registry string) {
 	observed := observer{PluginHandler: csi.PluginHandler, client: client}
 	manager := pluginmanager.NewPluginManager(registry, &record.FakeRecorder{})
 	manager.AddHandler(registerapi.CSIPlugin, observed)
-	observed.report(event{Kind: "started"}, nil)
-	manager.Run(context.Background(), nil, nil)
+	observed.report("started", "", "", nil)
+	runManager(manager)
 }
 
-// observer reports what the plugin manager asks of the real CSI handler.
+// observer reports what the plugin manager asks of the real CSI handler. Its
+// methods stand with each minor's signatures.
 type observer struct {
 	cache.PluginHandler
 	client clientset.Interface
 }
 
-func (o observer) ValidatePlugin(ctx context.Context, driver, endpoint string, versions []string) error {
-	err := o.PluginHandler.ValidatePlugin(ctx, driver, endpoint, versions)
-	o.report(event{Kind: "validate", Driver: driver, Endpoint: endpoint}, err)
-	return err
-}
-
-func (o observer) RegisterPlugin(ctx context.Context, driver, endpoint string, versions []string, timeout *time.Duration) error {
-	err := o.PluginHandler.RegisterPlugin(ctx, driver, endpoint, versions, timeout)
-	o.report(event{Kind: "register", Driver: driver, Endpoint: endpoint}, err)
-	return err
-}
-
-func (o observer) DeRegisterPlugin(ctx context.Context, driver, endpoint string) {
-	o.PluginHandler.DeRegisterPlugin(ctx, driver, endpoint)
-	o.report(event{Kind: "deregister", Driver: driver, Endpoint: endpoint}, nil)
-}
-
-func (o observer) report(e event, err error) {
-	if err != nil {
-		e.Err = err.Error()
+// report writes the event and returns its error.
+func (o observer) report(kind, driver, endpoint string, result error) error {
+	e := event{Kind: kind, Driver: driver, Endpoint: endpoint, CSINode: map[string]string{}}
+	if result != nil {
+		e.Err = result.Error()
 	}
-	e.CSINode = map[string]string{}
 	node, err := o.client.StorageV1().CSINodes().Get(context.Background(), nodeName, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		panic(err)
@@ -93,6 +77,7 @@ func (o observer) report(e event, err error) {
 		panic(err)
 	}
 	os.Stdout.Write(append(line, '\n'))
+	return result
 }
 
 // host is as much of the kubelet as the CSI plugin needs for registration. A

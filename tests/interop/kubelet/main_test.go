@@ -4,8 +4,13 @@ package kubelet
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"testing"
 )
+
+// peer is the kubelet under test, in the interoperability matrix. A test binary
+// does not know the versions of its modules.
+var peer = "kubelet " + regexp.MustCompile(`k8s\.io/kubernetes v(\S+)`).FindStringSubmatch(moduleFile)[1]
 
 // registrarBin is the registrar under test.
 var registrarBin = os.Getenv("REGISTRAR_BIN")

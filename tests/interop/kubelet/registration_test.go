@@ -1,24 +1,19 @@
 package kubelet
 
 import (
-	"context"
-	"net"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
-	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
 func TestRegistersTheDriver(t *testing.T) {
-	s := newSite(t)
+	s := newScenario(t, "registers the driver with a kubelet that started before")
 	s.startDriver()
 	k := s.startKubelet()
 	r := s.startRegistrar()
@@ -26,8 +21,54 @@ func TestRegistersTheDriver(t *testing.T) {
 	k.quiet(3 * time.Second)
 }
 
+func TestRegistersWithAKubeletThatStartsLater(t *testing.T) {
+	s := newScenario(t, "registers the driver with a kubelet that starts later")
+	s.startDriver()
+	r := s.startRegistrar()
+	r.logs("Registration Server started")
+	k := s.startKubelet()
+	k.registers(r)
+	k.quiet(3 * time.Second)
+}
+
+func TestRegistersWithAKubeletThatStartsWhileItWaitsForTheDriver(t *testing.T) {
+	s := newScenario(t, "registers the driver with a kubelet that starts while it waits for the driver")
+	r := s.startRegistrar()
+	r.logs(s.csi)
+	k := s.startKubelet()
+	k.quiet(3 * time.Second)
+	s.startDriver()
+	k.registers(r)
+	k.quiet(3 * time.Second)
+}
+
+func TestRegisters20DriversAtOnce(t *testing.T) {
+	s := newScenario(t, "registers 20 drivers of one node at once")
+	k := s.startKubelet()
+	var registrars []*process
+	for i := range 20 {
+		socket := filepath.Join(s.dir, fmt.Sprintf("csi-%d.sock", i))
+		s.startDriverAs(fmt.Sprintf("interop-%d.csi.k8s.io", i), socket, func() error { return nil })
+		registrars = append(registrars, s.startRegistrar("--csi-address="+socket, "--kubelet-registration-path="+socket))
+	}
+	// Each is validated and registered once.
+	var e event
+	for range 2 * len(registrars) {
+		if e = k.next(); e.Err != "" {
+			t.Fatalf("kubelet: %v, want no error", e)
+		}
+	}
+	if len(e.CSINode) != len(registrars) {
+		t.Fatalf("kubelet: %v, want %d drivers", e, len(registrars))
+	}
+	for _, r := range registrars {
+		r.logs("Received NotifyRegistrationStatus call", "plugin_registered:true")
+	}
+	k.quiet(3 * time.Second)
+}
+
 func TestSIGTERMDeregisters(t *testing.T) {
-	s := newSite(t)
+	s := newScenario(t, "is deregistered at SIGTERM")
 	s.startDriver()
 	k := s.startKubelet()
 	r := s.startRegistrar()
@@ -39,7 +80,7 @@ func TestSIGTERMDeregisters(t *testing.T) {
 }
 
 func TestSIGKILLKeepsTheDriverUntilTheRestart(t *testing.T) {
-	s := newSite(t)
+	s := newScenario(t, "stays registered at SIGKILL, and is registered anew at its restart")
 	s.startDriver()
 	k := s.startKubelet()
 	r := s.startRegistrar()
@@ -53,7 +94,7 @@ func TestSIGKILLKeepsTheDriverUntilTheRestart(t *testing.T) {
 }
 
 func TestRegistersWithARestartedKubelet(t *testing.T) {
-	s := newSite(t)
+	s := newScenario(t, "registers with a restarted kubelet")
 	s.startDriver()
 	k := s.startKubelet()
 	r := s.startRegistrar()
@@ -65,8 +106,33 @@ func TestRegistersWithARestartedKubelet(t *testing.T) {
 	r.wantRunning()
 }
 
+// RESTARTS is how many seconds the kubelet lives only a second each, 60 by default.
+func TestOutlivesAKubeletThatRestartsEverySecond(t *testing.T) {
+	s := newScenario(t, "registers with a kubelet that restarted each second for a minute, and leaks no descriptor")
+	s.startDriver()
+	r := s.startRegistrar()
+	r.logs("Registration Server started")
+	before := r.descriptors()
+	seconds := time.Tick(time.Second)
+	for range number(t, "RESTARTS", 60) {
+		k := s.startKubelet()
+		<-seconds
+		k.kill()
+	}
+	k := s.startKubelet()
+	k.registers(r)
+	k.quiet(3 * time.Second)
+	r.wantRunning()
+	k.kill()
+	for deadline := time.Now().Add(10 * time.Second); r.descriptors() > before; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d descriptors, %d before the first kubelet", r.descriptors(), before)
+		}
+	}
+}
+
 func TestRegistersOverADeadSocketTheKubeletIsDialling(t *testing.T) {
-	s := newSite(t)
+	s := newScenario(t, "registers over a dead socket that the kubelet is dialling")
 	s.startDriver()
 	r := s.startRegistrar()
 	r.logs("Registration Server started")
@@ -81,22 +147,28 @@ func TestRegistersOverADeadSocketTheKubeletIsDialling(t *testing.T) {
 	r.wantRunning()
 }
 
+// number is that of the environment variable, where there is one.
+func number(t *testing.T, variable string, otherwise int) int {
+	text := os.Getenv(variable)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(variable, ": ", err)
+	}
+	return n
+}
+
 // Each deletion takes the kubelet two of its seconds: one to deregister the
 // driver, one to register it. DELETIONS is how many there are, 20 by default.
 func TestRegistersAgainWhenItsSocketIsDeleted(t *testing.T) {
-	s := newSite(t)
+	s := newScenario(t, "registers again each time that its socket is deleted")
 	s.startDriver()
 	k := s.startKubelet()
 	r := s.startRegistrar()
 	k.registers(r)
-	deletions := 20
-	if text := os.Getenv("DELETIONS"); text != "" {
-		var err error
-		if deletions, err = strconv.Atoi(text); err != nil {
-			t.Fatal("DELETIONS: ", err)
-		}
-	}
-	for i := range deletions {
+	for i := range number(t, "DELETIONS", 20) {
 		if err := os.Remove(s.socket); err != nil {
 			t.Fatal(err)
 		}
@@ -108,28 +180,10 @@ func TestRegistersAgainWhenItsSocketIsDeleted(t *testing.T) {
 	r.wantRunning()
 }
 
-func TestEndsWhenTheKubeletRefuses(t *testing.T) {
-	s := newSite(t)
-	s.startDriver()
-	k := s.startKubelet()
-	r := s.startRegistrarFor(filepath.Join(filepath.Dir(s.csi), "nothing-here.sock"))
-	k.expect("validate")
-	if e := k.next(); e.Kind != "register" || e.Err == "" {
-		t.Fatalf("kubelet: %v, want register with an error", e)
-	}
-	r.exits(1)
-	r.logs("Received NotifyRegistrationStatus call", "plugin registration failed with err")
-	r.logs("Registration process failed with error, restarting registration container")
-	s.wantNoSocket()
-
-	r = s.startRegistrar()
-	k.registers(r)
-}
-
 // A kubelet reports the end of an attempt to whoever holds the socket by then,
 // which may be a registrar that started in between.
 func TestTakesAStatusBeforeAnyGetInfo(t *testing.T) {
-	s := newSite(t)
+	s := newScenario(t, "takes a status before any GetInfo")
 	s.startDriver()
 	r := s.startRegistrar()
 	r.logs("Registration Server started")
@@ -141,110 +195,59 @@ func TestTakesAStatusBeforeAnyGetInfo(t *testing.T) {
 	k.registers(r)
 }
 
-// Kubelets built with a grpc-go from before 2023 send the path as it is.
-func TestAcceptsTheRawPathAsAuthority(t *testing.T) {
-	s := newSite(t)
+// A watch ends with the directory, and the kubelet starts none for a new one.
+func TestServesInARegistryDirectoryMadeAnew(t *testing.T) {
+	s := newScenario(t, "serves in a registry directory made anew, and registers when the kubelet restarts")
 	s.startDriver()
+	k := s.startKubelet()
 	r := s.startRegistrar()
-	r.logs("Registration Server started")
-	client := s.dial(grpc.WithAuthority(s.socket))
-	s.getInfo(client)
-	s.notify(client)
-	r.logs("Received NotifyRegistrationStatus call", "plugin_registered:true")
+	k.registers(r)
+	if err := os.RemoveAll(s.registry); err != nil {
+		t.Fatal(err)
+	}
+	s.step("registry removed")
+	k.expectDeregistered()
+	s.makeRegistry()
+	s.step("registry made anew")
+	s.getInfo(s.dial(grpc.WithDefaultCallOptions(grpc.WaitForReady(true))))
+	k.quiet(3 * time.Second)
+	k.kill()
+	k = s.startKubelet()
+	k.registers(r)
 	r.wantRunning()
 }
 
-// The other tests mean little if the kubelet sends an authority that every
-// HTTP/2 library takes. A server in the registrar's place looks.
-func TestTheKubeletSendsItsPathAsAuthority(t *testing.T) {
-	s := newSite(t)
+func TestALaterInstanceTakesOver(t *testing.T) {
+	s := newScenario(t, "a later instance takes over, and the earlier one goes without a trace")
 	s.startDriver()
-	seen := make(chan string, 100)
-	s.serve(s.socket, func(server *grpc.Server) {
-		registerapi.RegisterRegistrationServer(server, standIn{endpoint: s.csi, seen: seen})
-	})
 	k := s.startKubelet()
-	k.expectRegistered()
-	want := strings.ReplaceAll(s.socket, "/", "%2F")
-	s.wantCall(seen, "GetInfo :authority "+want)
-	s.wantCall(seen, "NotifyRegistrationStatus :authority "+want)
-	// What dial sends in the kubelet's name is the same.
-	s.getInfo(s.dial())
-	s.wantCall(seen, "GetInfo :authority "+want)
+	earlier := s.startRegistrar()
+	k.registers(earlier)
+	later := s.startRegistrar()
+	k.expectDeregistered()
+	k.registers(later)
+	earlier.signal(syscall.SIGTERM)
+	earlier.exits(0)
+	k.quiet(3 * time.Second)
+	later.signal(syscall.SIGTERM)
+	later.exits(0)
+	s.wantNoSocket()
+	k.expectDeregistered()
 }
 
-func (s *site) wantCall(seen <-chan string, want string) {
-	s.t.Helper()
-	select {
-	case got := <-seen:
-		s.step("stand-in: called by %s", got)
-		if got != want {
-			s.t.Fatalf("want %s", want)
-		}
-	case <-time.After(10 * time.Second):
-		s.t.Fatalf("no call, want %s", want)
-	}
-}
-
-// standIn serves in the registrar's place and tells what authority it was called by.
-type standIn struct {
-	registerapi.UnimplementedRegistrationServer
-	endpoint string
-	seen     chan<- string
-}
-
-func (r standIn) GetInfo(ctx context.Context, _ *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
-	r.tell(ctx, "GetInfo")
-	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: driverName, Endpoint: r.endpoint, SupportedVersions: []string{"1.0.0"}}, nil
-}
-
-func (r standIn) NotifyRegistrationStatus(ctx context.Context, _ *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
-	r.tell(ctx, "NotifyRegistrationStatus")
-	return &registerapi.RegistrationStatusResponse{}, nil
-}
-
-func (r standIn) tell(ctx context.Context, method string) {
-	headers, _ := metadata.FromIncomingContext(ctx)
-	r.seen <- method + " :authority " + strings.Join(headers[":authority"], ",")
-}
-
-// dial connects to the registrar the way the kubelet does: by the bare path,
-// from which grpc derives the authority unless an option names one.
-func (s *site) dial(options ...grpc.DialOption) registerapi.RegistrationClient {
-	s.t.Helper()
-	options = append(options,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, path string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		}))
-	conn, err := grpc.NewClient("passthrough:///"+s.socket, options...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() { conn.Close() })
-	return registerapi.NewRegistrationClient(conn)
-}
-
-func (s *site) getInfo(client registerapi.RegistrationClient) {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	info, err := client.GetInfo(ctx, &registerapi.InfoRequest{})
-	if err != nil {
-		s.t.Fatal("GetInfo: ", err)
-	}
-	if info.Type != registerapi.CSIPlugin || info.Name != driverName || info.Endpoint != s.csi {
-		s.t.Fatalf("GetInfo: %v", info)
-	}
-	s.step("client: GetInfo: %v", info)
-}
-
-func (s *site) notify(client registerapi.RegistrationClient) {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	if _, err := client.NotifyRegistrationStatus(ctx, &registerapi.RegistrationStatus{PluginRegistered: true}); err != nil {
-		s.t.Fatal("NotifyRegistrationStatus: ", err)
-	}
-	s.step("client: NotifyRegistrationStatus: ok")
+func TestAnEarlierInstanceTakesOverAgain(t *testing.T) {
+	s := newScenario(t, "an earlier instance takes over again when the later one goes")
+	s.startDriver()
+	k := s.startKubelet()
+	earlier := s.startRegistrar()
+	k.registers(earlier)
+	later := s.startRegistrar()
+	k.expectDeregistered()
+	k.registers(later)
+	later.signal(syscall.SIGTERM)
+	later.exits(0)
+	k.expectDeregistered()
+	k.registers(earlier)
+	k.quiet(3 * time.Second)
+	earlier.wantRunning()
 }

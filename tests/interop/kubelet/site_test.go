@@ -34,7 +34,9 @@ const (
 // plugin registry. Everything started on it ends with its test.
 type site struct {
 	t        *testing.T
+	scenario string
 	began    time.Time
+	dir      string
 	csi      string // socket of the CSI driver
 	registry string
 	socket   string // where the registrar's socket belongs
@@ -49,12 +51,33 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	s := &site{t: t, began: time.Now(), csi: filepath.Join(dir, "csi.sock"), registry: filepath.Join(dir, "plugins_registry")}
+	s := &site{t: t, began: time.Now(), dir: dir, csi: filepath.Join(dir, "csi.sock"), registry: filepath.Join(dir, "plugins_registry")}
 	s.socket = filepath.Join(s.registry, driverName+"-reg.sock")
-	if err := os.Mkdir(s.registry, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	s.makeRegistry()
 	return s
+}
+
+// newScenario is a site whose test is a line of the interoperability matrix.
+func newScenario(t *testing.T, scenario string) *site {
+	s := newSite(t)
+	s.scenario = scenario
+	t.Cleanup(func() {
+		result := "ok"
+		if t.Failed() {
+			result = "FAILED"
+		} else if t.Skipped() {
+			result = "skipped"
+		}
+		fmt.Printf("interop\t%s\t%s\t%s\t%.1f\n", peer, s.scenario, result, time.Since(s.began).Seconds())
+	})
+	return s
+}
+
+func (s *site) makeRegistry() {
+	s.t.Helper()
+	if err := os.Mkdir(s.registry, 0o755); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 func (s *site) step(format string, args ...any) {
@@ -71,18 +94,36 @@ func (s *site) wantNoSocket() {
 }
 
 // mockDriver is the CSI driver of Kubernetes' own e2e tests, with a node id
-// that differs from the driver name.
-type mockDriver struct{ service.Service }
+// that differs from the driver name, and a NodeGetInfo that can be held up.
+type mockDriver struct {
+	service.Service
+	before func() error
+}
 
 func (d mockDriver) NodeGetInfo(ctx context.Context, req *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	if err := d.before(); err != nil {
+		return nil, err
+	}
 	info, err := d.Service.NodeGetInfo(ctx, req)
 	info.NodeId = nodeID
 	return info, err
 }
 
 func (s *site) startDriver() {
-	driver := mockDriver{service.New(service.Config{DriverName: driverName})}
-	s.serve(s.csi, func(server *grpc.Server) {
+	s.t.Helper()
+	s.startDriverWith(func() error { return nil })
+}
+
+// startDriverWith runs before in each NodeGetInfo, which fails with its error.
+func (s *site) startDriverWith(before func() error) {
+	s.t.Helper()
+	s.startDriverAs(driverName, s.csi, before)
+}
+
+func (s *site) startDriverAs(name, socket string, before func() error) {
+	s.t.Helper()
+	driver := mockDriver{service.New(service.Config{DriverName: name}), before}
+	s.serve(socket, func(server *grpc.Server) {
 		csi.RegisterIdentityServer(server, driver)
 		csi.RegisterNodeServer(server, driver)
 	})
@@ -166,6 +207,16 @@ func (p *process) wantRunning() {
 	}
 }
 
+// descriptors is how many files the process holds open.
+func (p *process) descriptors() int {
+	p.t.Helper()
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return len(open)
+}
+
 // exits waits for the end of the process and wants this exit code; -1 is an
 // end by signal.
 func (p *process) exits(code int) {
@@ -185,9 +236,21 @@ func (p *process) exits(code int) {
 // last call found.
 func (p *process) logs(parts ...string) {
 	p.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !p.find(parts); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	deadline := time.After(10 * time.Second)
+	for {
+		var ended bool
+		select {
+		case <-p.done:
+			ended = true
+		case <-deadline:
 			p.t.Fatalf("%s has not logged %q", p.name, parts)
+		case <-time.After(20 * time.Millisecond):
+		}
+		if p.find(parts) {
+			return
+		}
+		if ended {
+			p.t.Fatalf("%s has ended, %v, and not logged %q", p.name, p.cmd.ProcessState, parts)
 		}
 	}
 }
@@ -218,19 +281,15 @@ func containsAll(line string, parts []string) bool {
 	return true
 }
 
-func (s *site) startRegistrar() *process {
+// startRegistrar lets the given flags override the usual ones.
+func (s *site) startRegistrar(flags ...string) *process {
 	s.t.Helper()
-	return s.startRegistrarFor(s.csi)
-}
-
-// startRegistrarFor tells the kubelet to find the driver at the given path.
-func (s *site) startRegistrarFor(endpoint string) *process {
-	s.t.Helper()
-	return s.start("registrar", nil, registrarBin,
+	argv := []string{registrarBin,
 		"--v=5",
-		"--csi-address="+s.csi,
-		"--kubelet-registration-path="+endpoint,
-		"--plugin-registration-path="+s.registry)
+		"--csi-address=" + s.csi,
+		"--kubelet-registration-path=" + s.csi,
+		"--plugin-registration-path=" + s.registry}
+	return s.start("registrar", nil, append(argv, flags...)...)
 }
 
 type kubelet struct {
@@ -294,6 +353,15 @@ func (k *kubelet) expect(kinds ...string) event {
 		}
 	}
 	return e
+}
+
+// expectFailure wants the driver validated and its registration to fail next.
+func (k *kubelet) expectFailure() {
+	k.t.Helper()
+	k.expect("validate")
+	if e := k.next(); e.Kind != "register" || e.Err == "" {
+		k.t.Fatalf("kubelet: %v, want register with an error", e)
+	}
 }
 
 // expectRegistered wants the driver validated and registered next.
