@@ -195,7 +195,7 @@ fn fields(info: &GetPluginInfoResponse) -> Fields {
 /// at; warns of one that CSI does not allow, as such drivers exist.
 fn check_name(name: &str) -> anyhow::Result<()> {
     let quoted = klog::quote(name);
-    ensure!(!name.contains('/'), "driver name {quoted} contains a slash");
+    ensure!(!name.contains(sys::SEPARATORS), "driver name {quoted} contains a slash");
     ensure!(!name.contains(char::is_control), "driver name {quoted} contains a control character");
     ensure!(
         !name.starts_with('.'),

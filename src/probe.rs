@@ -93,7 +93,7 @@ fn sockets_in(directory: &str) -> Result<Vec<String>, String> {
         format!("cannot read the registry directory {directory}: {reason}")
     })?;
     let sockets = entries.flatten().filter_map(|entry| {
-        let socket = fs::metadata(entry.path()).is_ok_and(|file| sys::is_socket(&file));
+        let socket = sys::metadata(entry.path()).is_ok_and(|file| sys::is_socket(&file));
         let path = entry.path().into_os_string().into_string().ok()?;
         let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
         (socket && !hidden).then_some(path)

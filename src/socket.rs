@@ -200,7 +200,7 @@ impl Socket {
         if Identity::of(&self.path).is_ok_and(|identity| identity == self.identity) {
             return Place::Ours;
         }
-        match fs::metadata(&self.path).or_else(|_| fs::symlink_metadata(&self.path)) {
+        match sys::metadata(&self.path).or_else(|_| fs::symlink_metadata(&self.path)) {
             Err(_) => Place::Empty,
             Ok(file) if sys::is_socket(&file) => Place::Foreign,
             Ok(file) => Place::Taken(sys::a_kind_of_file(&file)),
@@ -229,7 +229,7 @@ fn directory(path: &Path) -> &Path {
 /// Removes a socket that stands at the path; refuses to remove anything else.
 fn make_room(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
-    let file = match fs::metadata(path) {
+    let file = match sys::metadata(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => {

@@ -105,7 +105,7 @@ fn bind_in(address: SocketAddr, both: bool) -> io::Result<TcpListener> {
     if both {
         socket.set_only_v6(false)?;
     }
-    socket.set_reuse_address(true)?;
+    socket.set_reuse_address(sys::REUSE_ADDRESS)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;

@@ -1,6 +1,5 @@
 //! `/healthz`: whether the registration socket answers as this driver's.
 
-use std::fs;
 use std::io;
 use std::time::Duration;
 
@@ -49,7 +48,7 @@ async fn check(context: &Context) -> Result<(), Fault> {
     let _turn = timeout_at(end, context.checks.acquire()).await.map_err(|_| {
         Fault::Unhealthy(format!("{MAX_CHECKS} earlier checks of {path} are not answered"))
     })?;
-    match fs::metadata(&path) {
+    match sys::metadata(&path) {
         Ok(file) if sys::is_socket(&file) => {}
         Ok(file) => {
             let kind = sys::a_kind_of_file(&file);

@@ -14,13 +14,13 @@ use crate::proto::health::health_check_response::ServingStatus;
 use crate::proto::health::health_client::HealthClient;
 use crate::proto::pluginregistration::PluginInfo;
 use crate::proto::pluginregistration::registration_client::RegistrationClient;
-use crate::sys::{self, UnixStream};
+use crate::sys;
 
 /// Connects and waits up to `limit` for the server to be heard. The error is the reason in words.
 pub(crate) async fn connect(path: &str, limit: Duration) -> Result<Channel, String> {
     debug!(v = 4, socketfile = path, "Attempting to open a gRPC connection");
     debug!(v = 5, address = format!("unix://{path}"), "Connecting");
-    let stream = UnixStream::connect(path).await.map_err(|e| sys::reason(&e))?;
+    let stream = sys::connect(path).await.map_err(|e| sys::reason(&e))?;
     let channel = Channel::open(stream, limit).await;
     channel.map_err(|reason| reason.to_string())
 }

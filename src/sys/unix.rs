@@ -11,6 +11,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
+pub(crate) use fs::metadata;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
@@ -23,6 +24,12 @@ use tokio::signal::unix::{self, SignalKind};
 
 /// The longest path that fits a socket address, in bytes.
 pub(crate) const SOCKET_PATH_MAX: usize = 107;
+
+/// What takes a path apart.
+pub(crate) const SEPARATORS: char = '/';
+
+/// An address may be listened at again although connections of an earlier process linger.
+pub(crate) const REUSE_ADDRESS: bool = true;
 
 /// Connections that the kernel holds ready before they are accepted.
 const BACKLOG: u32 = 128;
@@ -141,6 +148,11 @@ pub(crate) fn publish(path: &Path) -> io::Result<(UnixListener, Identity)> {
         }
         linked => linked,
     }
+}
+
+/// Connects to the socket at a path.
+pub(crate) fn connect(path: impl AsRef<Path>) -> impl Future<Output = io::Result<UnixStream>> {
+    UnixStream::connect(path)
 }
 
 fn has_no_links(error: &io::Error) -> bool {
