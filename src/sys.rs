@@ -4,3 +4,8 @@
 mod unix;
 #[cfg(unix)]
 pub(crate) use unix::*;
+
+#[cfg(windows)]
+mod windows;
+#[cfg(windows)]
+pub(crate) use windows::*;

@@ -1,7 +1,6 @@
+#[cfg(unix)]
 #[path = "../../tests/fuzz/checks/goflag.rs"]
 mod check;
-
-use std::fs;
 
 use super::*;
 
@@ -79,10 +78,60 @@ fn accepts_the_argument_lists_in_use() {
         assert_eq!(config.kubelet_registration_path, "/k/csi.sock", "{args:?}");
         assert!(config.logging.is_ok(), "{args:?}");
     }
-    let windows = [r"--csi-address=unix://C:\\csi\\csi.sock", r"--plugin-registration-path=C:\r\"];
-    assert_eq!(config(&windows).csi_address, r"unix://C:\\csi\\csi.sock");
     // The program's name as an argument is an operand, after which nothing is read.
     assert_eq!(config(&["csi-node-driver-registrar", "--nope"]).csi_address, "/run/csi/socket");
+}
+
+/// A backslash is no escape, whether or not a manifest has doubled it.
+#[test]
+fn keeps_the_paths_of_windows_manifests_as_they_are() {
+    const MOUNTED: &str = "/registration";
+    for (address, endpoint, directory) in [
+        (
+            r"unix:///csi/csi.sock",
+            r"C:\var\lib\kubelet\plugins\csi.trident.netapp.io\csi.sock",
+            MOUNTED,
+        ),
+        (r"unix:/csi/csi.sock", r"C:\var\lib\kubelet\plugins\ebs.csi.aws.com\csi.sock", MOUNTED),
+        (r"unix://C:\csi\csi.sock", r"C:\kubelet\plugins\plugin.csi\csi.sock", MOUNTED),
+        (
+            r"unix://C:\\csi\\csi.sock",
+            r"C:\\var\\lib\\kubelet\\plugins\\smb.csi.k8s.io\\csi.sock",
+            MOUNTED,
+        ),
+        (
+            r"unix://C:\\csi\\csi.sock",
+            r"\\var\\lib\\kubelet\\plugins\\csi.vsphere.vmware.com\\csi.sock",
+            MOUNTED,
+        ),
+        (
+            r"unix://C:\var\lib\kubelet\plugins\smb.csi.k8s.io\csi.sock",
+            r"C:\\var\\lib\\kubelet\\plugins\\smb.csi.k8s.io\\csi.sock",
+            r"C:\\var\\lib\\kubelet\\plugins_registry\\",
+        ),
+        (
+            r"unix://C:\var\lib\kubelet\plugins\org.democratic-csi.iscsi\csi.sock",
+            "/var/lib/kubelet/plugins/example.csi.io/csi.sock",
+            "/var/lib/kubelet/plugins_registry",
+        ),
+        (
+            r"unix://C:\var\lib\kubelet\plugins\disk.csi.azure.com\csi.sock",
+            r"C:\var\lib\kubelet\plugins\disk.csi.azure.com\csi.sock",
+            r"C:\var\lib\kubelet\plugins_registry\",
+        ),
+    ] {
+        let address_flag = format!("--csi-address={address}");
+        let endpoint_flag = format!("--kubelet-registration-path={endpoint}");
+        let directory_flag = format!("--plugin-registration-path={directory}");
+        let mut args = vec!["--v=2", &address_flag, &endpoint_flag];
+        if directory != MOUNTED {
+            args.push(&directory_flag);
+        }
+        let config = config(&args);
+        let paths =
+            [config.csi_address, config.kubelet_registration_path, config.plugin_registration_path];
+        assert_eq!(paths, [address, endpoint, directory]);
+    }
 }
 
 #[test]
@@ -220,10 +269,11 @@ fn an_argument_that_is_not_unicode_is_read() {
     assert_eq!(config.csi_address, "/\u{fffd}");
 }
 
+#[cfg(unix)]
 #[test]
 fn the_fuzzers_corpus_holds() {
     let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus/goflag");
-    for file in fs::read_dir(corpus).unwrap() {
-        check::check(&fs::read(file.unwrap().path()).unwrap());
+    for file in std::fs::read_dir(corpus).unwrap() {
+        check::check(&std::fs::read(file.unwrap().path()).unwrap());
     }
 }

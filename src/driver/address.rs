@@ -1,7 +1,6 @@
 //! Where a CSI driver listens, in the forms that gRPC libraries understand.
 
 use std::fmt;
-use std::fs;
 use std::future::pending;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,7 +43,7 @@ impl Address {
     /// `host:port`, the last two also behind `passthrough:///`, the last behind `dns:`.
     pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
         ensure!(!text.is_empty(), "the address is empty");
-        let shown = match text.starts_with('/') {
+        let shown = match is_rooted(text) {
             true => format!("unix://{text}"),
             false => text.to_owned(),
         };
@@ -106,7 +105,7 @@ impl Address {
     /// Connects and waits for the server's greeting. The error is the reason in words.
     pub(super) async fn connect(&self) -> Result<Channel, String> {
         match &self.target {
-            Target::Unix(path) => match sys::UnixStream::connect(path).await {
+            Target::Unix(path) => match sys::connect(path).await {
                 Ok(stream) => self.greet(stream).await,
                 Err(error) => Err(why_not(path, &error)),
             },
@@ -145,10 +144,8 @@ impl Target {
         let scheme = scheme.to_ascii_lowercase();
         // scheme://authority/endpoint or scheme:endpoint
         let endpoint = match rest.strip_prefix("//") {
-            Some(rest) => match rest.find('/') {
-                Some(0) => rest,
-                _ => "",
-            },
+            Some(path) if is_rooted(path) => path,
+            Some(_) => "",
             None => rest,
         };
         let after_slash = || endpoint.strip_prefix('/').unwrap_or(endpoint);
@@ -174,10 +171,15 @@ impl Target {
     }
 }
 
+/// `/path`, or `C:\path` as it is written on Windows.
+fn is_rooted(path: &str) -> bool {
+    matches!(path.as_bytes(), [b'/', ..] | [b'A'..=b'Z' | b'a'..=b'z', b':', b'\\' | b'/', ..])
+}
+
 /// The reason in the system's words, and what to check.
 fn why_not(path: &Path, error: &io::Error) -> String {
     let reason = sys::reason(error);
-    match (error.kind(), fs::metadata(path)) {
+    match (error.kind(), sys::metadata(path)) {
         // connect(2) says "refused" of any file
         (io::ErrorKind::ConnectionRefused, Ok(file)) if !sys::is_socket(&file) => {
             format!("{} is {}, not a socket", path.display(), sys::a_kind_of_file(&file))
@@ -192,5 +194,37 @@ fn why_not(path: &Path, error: &io::Error) -> String {
             format!("{reason}: file modes or SELinux keep this process from the driver's socket")
         }
         _ => reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Address, Target};
+
+    #[test]
+    fn understands_the_paths_of_windows_on_every_platform() {
+        for (address, shown, path) in [
+            ("/csi/csi.sock", "unix:///csi/csi.sock", "/csi/csi.sock"),
+            ("unix:/csi/csi.sock", "unix:/csi/csi.sock", "/csi/csi.sock"),
+            ("unix:///csi/csi.sock", "unix:///csi/csi.sock", "/csi/csi.sock"),
+            (r"unix://C:\csi\csi.sock", r"unix://C:\csi\csi.sock", r"C:\csi\csi.sock"),
+            (r"unix://C:\\csi\\csi.sock", r"unix://C:\\csi\\csi.sock", r"C:\\csi\\csi.sock"),
+            ("unix://c:/csi/csi.sock", "unix://c:/csi/csi.sock", "c:/csi/csi.sock"),
+            (r"unix:C:\csi\csi.sock", r"unix:C:\csi\csi.sock", r"C:\csi\csi.sock"),
+            (r"C:\csi\csi.sock", r"unix://C:\csi\csi.sock", r"C:\csi\csi.sock"),
+        ] {
+            let parsed = Address::parse(address).unwrap();
+            assert_eq!(parsed.to_string(), shown, "{address}");
+            assert_eq!(parsed.target, Target::Unix(path.into()), "{address}");
+        }
+    }
+
+    #[test]
+    fn does_not_take_a_relative_path_for_an_absolute_one() {
+        for address in ["unix://csi.sock", "unix://C:csi.sock", r"unix://1:\csi.sock"] {
+            assert!(Address::parse(address).is_err(), "{address}");
+        }
+        let host = Address::parse("c:443").unwrap();
+        assert_eq!(host.target, Target::Tcp("c:443".into()));
     }
 }
