@@ -42,6 +42,8 @@ mod hpack;
 mod http;
 #[path = "harness/kubelet.rs"]
 mod kubelet;
+#[path = "harness/net.rs"]
+mod net;
 #[path = "harness/registrar.rs"]
 mod registrar;
 
@@ -58,6 +60,7 @@ use tempfile::TempDir;
 pub(crate) use driver::{Answer, Driver};
 pub(crate) use http::{Connection, Http, Response, free_port, get, is_ipv6_on};
 pub(crate) use kubelet::{Failure, Kubelet, PluginInfo, message};
+pub(crate) use net::{UnixListener, UnixStream};
 pub(crate) use registrar::Registrar;
 
 pub(crate) const DRIVER: &str = "test.csi.example.com";
@@ -110,6 +113,12 @@ impl World {
     /// Where the CSI driver listens.
     pub(crate) fn driver_socket(&self) -> PathBuf {
         self.path("csi.sock")
+    }
+
+    /// The same as an address in the log.
+    pub(crate) fn driver_address(&self) -> String {
+        let path = self.driver_socket().display().to_string();
+        format!("unix://{}", path.replace('\\', r"\\"))
     }
 
     /// The kubelet's plugin registry directory.

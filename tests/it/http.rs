@@ -1,17 +1,18 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+#[cfg(unix)]
 use nix::sys::stat::Mode;
+#[cfg(unix)]
 use nix::unistd::mkfifo;
 use tonic::Code;
 
 use crate::harness::{
-    Answer, BINARY, Connection, DRIVER, Driver, PATIENCE, Response, World, eventually, free_port,
-    get, is_ipv6_on,
+    Answer, BINARY, Connection, DRIVER, Driver, PATIENCE, Response, UnixListener, World,
+    eventually, free_port, get, is_ipv6_on,
 };
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -95,6 +96,7 @@ fn is_off_without_an_endpoint() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn ends_at_an_address_it_cannot_listen_at_before_the_driver_is_asked() {
     let taken = TcpListener::bind((V4, 0)).unwrap();
@@ -137,6 +139,15 @@ fn ends_at_an_address_it_cannot_listen_at_before_the_driver_is_asked() {
         assert_eq!(driver.calls().len(), 0);
         assert_eq!(world.listing(), [""; 0]);
     }
+}
+
+#[test]
+fn leaves_a_port_to_the_one_that_has_it() {
+    let world = World::new();
+    let server = TcpListener::bind((V4, 0)).unwrap();
+    let taken = server.local_addr().unwrap();
+    let mut registrar = world.start(&[&format!("--http-endpoint={taken}")]);
+    assert_eq!(registrar.exit_code(), 1);
 }
 
 #[test]
@@ -204,6 +215,7 @@ fn server(path: &Path, answer: Answer) -> Stand {
     Box::new(Driver::start(path, &[answer]))
 }
 
+#[cfg(unix)]
 #[test]
 fn answers_healthz_with_what_is_wrong_with_the_socket() {
     type Put = fn(&Path) -> Stand;
@@ -260,6 +272,7 @@ fn answers_healthz_with_what_is_wrong_with_the_socket() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn answers_healthz_within_the_timeout_where_the_socket_keeps_silent() {
     type Put = fn(&Path) -> Stand;
@@ -287,6 +300,7 @@ fn answers_healthz_within_the_timeout_where_the_socket_keeps_silent() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn answers_healthz_within_the_timeout_however_many_ask() {
     let world = World::new();
@@ -435,6 +449,7 @@ fn answers_readyz_with_ok_only_once_the_kubelet_has_confirmed() {
     assert_eq!(said(&get(port, "/readyz")), (200, "ok"));
 }
 
+#[cfg(unix)]
 #[test]
 fn answers_readyz_with_what_stands_in_the_sockets_place() {
     type Put = fn(&World) -> Stand;
@@ -585,6 +600,7 @@ fn shows_in_metrics_what_has_happened() {
     metrics(AFTER);
 }
 
+#[cfg(unix)]
 #[test]
 fn escapes_the_drivers_name_in_metrics() {
     let world = World::new();

@@ -1,10 +1,11 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
 use std::thread;
 
-use crate::harness::{DRIVER, ENDPOINT, Failure, Kubelet, PATIENCE, PluginInfo, World, message};
+use crate::harness::{
+    DRIVER, ENDPOINT, Failure, Kubelet, PATIENCE, PluginInfo, UnixStream, World, message,
+};
 
 /// What a client says first, with its settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -50,6 +51,8 @@ fn answers_whatever_authority_a_client_claims() {
         Some("localhost:80"),
         Some("[::1]"),
         Some(&raw),
+        Some(r"C:\var\lib\kubelet\plugins_registry\test.csi.example.com-reg.sock"),
+        Some("C:%5Cvar%5Clib%5Ckubelet%5Cplugins_registry%5Ctest.csi.example.com-reg.sock"),
         Some(&long),
         Some("a b"),
         Some("[::1"),
@@ -180,6 +183,7 @@ fn survives_the_fuzzers_corpus() {
 }
 
 /// A block of 64 KiB that names one field of 4 KB again and again: 256 MB, could it be read.
+#[cfg(unix)]
 #[test]
 fn is_not_kept_busy_by_header_lists_that_are_small_on_the_wire() {
     let world = World::new();

@@ -1,11 +1,10 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use tonic::Code;
 
-use crate::harness::{Answer, DRIVER, World, eventually};
+use crate::harness::{Answer, DRIVER, UnixListener, World, eventually};
 
 #[test]
 fn waits_for_a_driver_that_comes_late() {
@@ -34,7 +33,7 @@ fn says_why_it_still_waits_and_takes_the_driver_that_comes_then() {
     let silent = UnixListener::bind(world.driver_socket()).unwrap();
     let registrar = world.start(&[]);
     let reason = r#"err="no HTTP/2 answer within 2s""#;
-    let address = format!("unix://{}", world.driver_socket().display());
+    let address = world.driver_address();
     let lost = format!(r#"E "Lost connection" address="{address}" {reason}"#);
     // one by one, so that no wait is longer than the patience
     for losses in 1..=4 {
@@ -49,6 +48,7 @@ fn says_why_it_still_waits_and_takes_the_driver_that_comes_then() {
     assert_eq!(world.kubelet().get_info().unwrap().name, DRIVER);
 }
 
+#[cfg(unix)]
 #[test]
 fn gives_up_when_the_time_is_over_and_says_what_kept_it() {
     let not_made = "No such file or directory: the driver has not made its socket yet, or its directory is not mounted here";
@@ -84,7 +84,7 @@ fn bounds_the_calls_by_the_same_time() {
     let driver = world.driver_that(&[Answer::Error(Code::Unavailable, "busy")]);
     let mut registrar = world.start(&["--startup-timeout=200ms"]);
     assert_eq!(registrar.exit_code(), 1);
-    let address = format!("unix://{}", world.driver_socket().display());
+    let address = world.driver_address();
     let reason = "rpc error: code = Unavailable desc = busy";
     let reason = format!("{reason} (waited 200ms for {address})");
     let line = format!(r#"E "Error retreiving CSI driver name" err="{reason}""#);

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::future::pending;
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -17,6 +16,7 @@ use tokio::sync::oneshot;
 use tonic::{Code, Request, Response, Status};
 use tower::Service as _;
 
+use super::net::{self, UnixListener};
 use super::proto::csi::identity_server::{Identity, IdentityServer};
 use super::proto::csi::{GetPluginInfoRequest, GetPluginInfoResponse};
 use super::proto::pluginregistration::registration_server::{Registration, RegistrationServer};
@@ -83,8 +83,7 @@ impl Drop for Driver {
 }
 
 async fn serve(listener: UnixListener, script: Script, calls: Arc<Mutex<Vec<Call>>>) {
-    listener.set_nonblocking(true).unwrap();
-    let listener = tokio::net::UnixListener::from_std(listener).unwrap();
+    let listener = net::into_async(listener).unwrap();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         let (script, calls) = (script.clone(), Arc::clone(&calls));

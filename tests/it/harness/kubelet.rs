@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use loona_hpack::Decoder;
 use prost::Message;
 
 use super::hpack::{Table, string};
+use super::net::UnixStream;
 use super::proto::health::{HealthCheckRequest, HealthCheckResponse};
 use super::proto::pluginregistration::{InfoRequest, RegistrationStatus};
 use super::{PATIENCE, eventually};
@@ -58,7 +58,7 @@ impl Kubelet {
     /// Dials as the kubelet does, by the bare path, which its gRPC library then percent-encodes
     /// into the `:authority` of each request.
     pub(crate) fn dial(socket: &Path) -> Self {
-        let path = socket.to_str().unwrap().replace('/', "%2F");
+        let path = socket.to_str().unwrap().replace('/', "%2F").replace('\\', "%5C");
         Self::dial_as(socket, Some(&path))
     }
 

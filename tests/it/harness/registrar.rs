@@ -1,12 +1,15 @@
 //! The process under test.
 
 use std::fs::{self, File};
+#[cfg(unix)]
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 
+#[cfg(unix)]
 use nix::sys::signal::{Signal, kill};
+#[cfg(unix)]
 use nix::unistd::Pid;
 
 use super::{eventually, text};
@@ -62,6 +65,7 @@ impl Registrar {
         eventually(start, || self.log().into_iter().find(|line| line.starts_with(start)))
     }
 
+    #[cfg(unix)]
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid()).unwrap();
         kill(Pid::from_raw(pid), signal).unwrap();
@@ -78,6 +82,7 @@ impl Registrar {
     }
 
     /// A line of `/proc/PID/status`.
+    #[cfg(unix)]
     pub(crate) fn status(&self, key: &str) -> String {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let mut lines = status.lines().filter_map(|line| line.split_once(":\t"));
@@ -86,7 +91,10 @@ impl Registrar {
 }
 
 fn code(status: ExitStatus) -> i32 {
+    #[cfg(unix)]
     let signal = status.signal().map(|signal| -signal);
+    #[cfg(windows)]
+    let signal = None;
     status.code().or(signal).expect("a process ends by code or by signal")
 }
 
