@@ -82,7 +82,9 @@ fn manifests_and_documents_name_the_present_version() {
 #[test]
 fn flags_in_the_manifests_are_known() {
     let world = World::new();
-    for manifest in ["deploy/sidecar.yaml", "deploy/example/daemonset.yaml"] {
+    for manifest in
+        ["deploy/sidecar.yaml", "deploy/example/daemonset.yaml", "deploy/windows/daemonset.yaml"]
+    {
         let text = read(manifest);
         let container = text.split_once("node-driver-registrar\n").unwrap().1;
         let arguments: Vec<_> = container

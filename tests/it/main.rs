@@ -10,10 +10,12 @@
 #[cfg(unix)]
 mod bounds;
 // Little memory, and little of a CPU.
+#[cfg(unix)]
 mod cgroup;
 // Flags, and what is said about wrong ones.
 mod command_line;
 // The crates in the binary, and what the documents say of them.
+#[cfg(unix)]
 mod crates;
 // The manifests, and what the documents quote of them.
 mod deploy;
