@@ -1,3 +1,4 @@
+// The path is written as on Unix, and Windows has no bytes for arguments.
 #[cfg(unix)]
 #[path = "../../tests/fuzz/checks/goflag.rs"]
 mod check;

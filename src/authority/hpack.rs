@@ -146,7 +146,7 @@ fn huffman(mut octets: &[u8]) -> Option<Vec<u8>> {
             bits |= u64::from(*octet) << (56 - held);
             held += 8;
         }
-        // Of what can begin a text, only the code of EOS, which may not occur, is not found.
+        // All bits begin with some symbol's code, but for that of EOS, which may not occur.
         let code = |length: usize| (bits >> (64 - length)) as u32;
         let length = (5..=30).find(|length| code(*length) < HUFFMAN.end[*length]);
         let Some(length) = length.filter(|length| *length <= held) else {
@@ -167,7 +167,7 @@ fn huffman(mut octets: &[u8]) -> Option<Vec<u8>> {
 struct Huffman {
     /// The first code of each length.
     first: [u32; 31],
-    /// One more than the last.
+    /// One more than the last code of each length.
     end: [u32; 31],
     /// How many symbols have a shorter code than this length.
     rank: [usize; 31],

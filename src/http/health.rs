@@ -62,7 +62,7 @@ async fn check(context: &Context) -> Result<(), Fault> {
             )));
         }
     }
-    // In whole milliseconds, as it stands in what is told.
+    // In whole milliseconds, since reasons quote it.
     let left = || {
         let left = end.saturating_duration_since(Instant::now());
         Duration::from_secs_f64((left.as_secs_f64() * 1e3).ceil() / 1e3)

@@ -38,6 +38,7 @@ pub(super) async fn answer(
     plugin: Plugin,
     request: http::Request<Incoming>,
 ) -> Result<http::Response<Body>, Infallible> {
+    // To gRPC a question mark is a letter of the method's name.
     let path = request.uri().path_and_query().map_or("", |path| path.as_str());
     let status = match path.strip_prefix('/').and_then(|path| path.rsplit_once('/')) {
         None => Status::unimplemented(format!("malformed method name: {}", klog::quote(path))),

@@ -25,7 +25,7 @@ use tokio::signal::unix::{self, SignalKind};
 /// The longest path that fits a socket address, in bytes.
 pub(crate) const SOCKET_PATH_MAX: usize = 107;
 
-/// What takes a path apart.
+/// What separates the names in a path.
 pub(crate) const SEPARATORS: char = '/';
 
 /// An address may be listened at again although connections of an earlier process linger.
@@ -49,8 +49,8 @@ pub(crate) struct HeldSignals(SigSet);
 #[derive(Debug)]
 pub(crate) struct Terminations(Vec<unix::Signal>);
 
-/// SIGHUP; by default it never comes.
-#[derive(Debug, Default)]
+/// SIGHUP, unless it is ignored.
+#[derive(Debug)]
 pub(crate) struct Hangups(Option<unix::Signal>);
 
 impl HeldSignals {
@@ -151,8 +151,8 @@ pub(crate) fn publish(path: &Path) -> io::Result<(UnixListener, Identity)> {
 }
 
 /// Connects to the socket at a path.
-pub(crate) fn connect(path: impl AsRef<Path>) -> impl Future<Output = io::Result<UnixStream>> {
-    UnixStream::connect(path)
+pub(crate) async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
+    UnixStream::connect(path).await
 }
 
 fn has_no_links(error: &io::Error) -> bool {

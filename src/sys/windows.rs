@@ -7,6 +7,7 @@ use std::os::windows::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+/// Of the file itself: a socket is a reparse point, and one that cannot be followed.
 pub(crate) use fs::symlink_metadata as metadata;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::io::Interest;
@@ -17,7 +18,7 @@ use tokio::task::spawn_blocking;
 /// The longest path that fits a socket address, in bytes.
 pub(crate) const SOCKET_PATH_MAX: usize = 107;
 
-/// What takes a path apart.
+/// What separates the names in a path.
 pub(crate) const SEPARATORS: [char; 2] = ['/', '\\'];
 
 /// Here an address of an earlier process is free at once, and this option would let two processes
@@ -37,7 +38,7 @@ pub(crate) struct HeldSignals;
 pub(crate) struct Terminations(CtrlC, CtrlBreak, CtrlClose, CtrlLogoff, CtrlShutdown);
 
 /// There is no SIGHUP.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Hangups;
 
 impl HeldSignals {

@@ -22,30 +22,31 @@ struct Cgroup {
 impl Cgroup {
     /// 8 MiB, and one hundredth of one CPU in microseconds.
     fn new() -> io::Result<Self> {
-        let name = format!("ndr-{}", process::id());
         let root = Path::new("/sys/fs/cgroup");
-        let make = |parent: PathBuf, limits: &[(&str, &str)]| {
-            let directory = parent.join(&name);
-            fs::create_dir(&directory)?;
-            for (file, limit) in limits {
+        if root.join("cgroup.controllers").exists() {
+            let limits = [("memory.max", MEMORY), ("cpu.max", "1000 100000")];
+            return Self::of("memory.events", &[(root, &limits)]);
+        }
+        let (memory, cpu) = (root.join("memory"), root.join("cpu"));
+        let of_cpu = [("cpu.cfs_period_us", "100000"), ("cpu.cfs_quota_us", "1000")];
+        let of_memory = [("memory.limit_in_bytes", MEMORY)];
+        Self::of("memory.oom_control", &[(&memory, &of_memory), (&cpu, &of_cpu)])
+    }
+
+    /// One directory in each hierarchy; the first one's has the events.
+    fn of(events: &str, hierarchies: &[(&Path, &[(&str, &str)])]) -> io::Result<Self> {
+        let name = format!("ndr-{}", process::id());
+        let directories = hierarchies.iter().map(|(parent, _)| parent.join(&name));
+        let directories: Vec<_> = directories.collect();
+        // It removes what has been made should the rest fail.
+        let group = Self { events: directories[0].join(events), directories };
+        for (directory, (_, limits)) in group.directories.iter().zip(hierarchies) {
+            fs::create_dir(directory)?;
+            for (file, limit) in *limits {
                 fs::write(directory.join(file), limit)?;
             }
-            io::Result::Ok(directory)
-        };
-        if root.join("cgroup.controllers").exists() {
-            let directory =
-                make(root.into(), &[("memory.max", MEMORY), ("cpu.max", "1000 100000")])?;
-            return Ok(Self {
-                events: directory.join("memory.events"),
-                directories: vec![directory],
-            });
         }
-        let memory = make(root.join("memory"), &[("memory.limit_in_bytes", MEMORY)])?;
-        let cpu = make(
-            root.join("cpu"),
-            &[("cpu.cfs_period_us", "100000"), ("cpu.cfs_quota_us", "1000")],
-        )?;
-        Ok(Self { events: memory.join("memory.oom_control"), directories: vec![memory, cpu] })
+        Ok(group)
     }
 
     /// Runs a program in the group.

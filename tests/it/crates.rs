@@ -95,9 +95,10 @@ impl Crate {
         let mut files: Vec<_> =
             files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
         files.sort();
-        let (licenses, others): (Vec<_>, Vec<_>) = files
-            .iter()
-            .partition(|name| ["LICENSE", "LICENCE"].iter().any(|start| begins(name, start)));
+        let (licenses, others): (Vec<_>, Vec<_>) = files.iter().partition(|name| {
+            let name = name.to_uppercase();
+            name.starts_with("LICENSE") || name.starts_with("LICENCE")
+        });
         let short = self.license.split('-').next().unwrap().to_uppercase();
         let named = licenses.iter().filter(|name| name.to_uppercase().contains(&short));
         let mut chosen: Vec<_> = named.copied().collect();
@@ -111,12 +112,7 @@ impl Crate {
     }
 }
 
-/// Whether it does so in letters of either case.
-fn begins(name: &str, start: &str) -> bool {
-    name.get(..start.len()).is_some_and(|name| name.eq_ignore_ascii_case(start))
-}
-
-/// `UPDATE=1` writes the document.
+/// `UPDATE=1` writes the document instead.
 fn check_licenses(path: &str, head: &str, crates: &BTreeSet<Crate>) {
     let mut groups: Vec<((&str, String), Vec<String>)> = Vec::new();
     for one in crates {
@@ -142,7 +138,7 @@ fn check_licenses(path: &str, head: &str, crates: &BTreeSet<Crate>) {
         fs::write(path, document).unwrap();
     } else {
         let current = fs::read_to_string(path).unwrap() == document;
-        assert!(current, "just licenses");
+        assert!(current, "{path} is not up to date: run `just licenses`");
     }
 }
 
