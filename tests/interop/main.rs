@@ -1,7 +1,7 @@
 //! The registrar among peers that are not ours, as one table: `cargo bench --bench interop`.
 //!
 //! `REGISTRAR_BIN` names another build to be proven, `REGISTRAR_REFERENCE` a second registrar to
-//! stand beside it. With `full`, all peers take part and the result is also in `docs/interop.md`;
+//! stand beside it. With `full`, all peers take part and the table in `docs/interop.md` is replaced;
 //! without, those that need neither long builds nor root. A peer's whole output goes to a file.
 
 #![allow(clippy::unwrap_used, reason = "a step that cannot be taken ends the run")]
@@ -92,9 +92,11 @@ fn main() -> ExitCode {
         }
     }
     println!("\n{table}");
-    if full {
-        let page = format!("{}\n{table}", include_str!("head.md"));
-        fs::write(root().join("docs/interop.md"), page).unwrap();
+    if full && well {
+        let path = root().join("docs/interop.md");
+        let page = fs::read_to_string(&path).unwrap();
+        let (head, _) = page.split_once("\n| scenario |").unwrap();
+        fs::write(path, format!("{head}\n{table}")).unwrap();
     }
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

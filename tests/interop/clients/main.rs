@@ -1,5 +1,5 @@
-//! gRPC libraries as clients of the registration socket that the kubelet does not use, and that
-//! write other authorities: `cargo bench --bench interop-clients`. Linux only.
+//! Clients of the registration socket other than the kubelet, which write other authorities:
+//! `cargo bench --bench interop-clients`. Linux only.
 //!
 //! `REGISTRAR_BIN` names another build to be tested. For each library and scenario there is a line
 //! on stdout, its fields separated by tabs: `interop`, the library and its version, the scenario,
@@ -126,7 +126,7 @@ fn main() -> ExitCode {
     assert!(registrar.is_running(), "the registrar outlives its clients");
     let complaints: Vec<_> =
         registrar.log().into_iter().filter(|line| !line.starts_with("I ")).collect();
-    assert_eq!(complaints, [""; 0], "no client is to blame on the registrar");
+    assert_eq!(complaints, [""; 0], "the registrar complains of no client");
     registrar.signal(Signal::SIGTERM);
     assert_eq!(registrar.exit_code(), 0);
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -217,15 +217,22 @@ func TestServesInARegistryDirectoryMadeAnew(t *testing.T) {
 	r.wantRunning()
 }
 
-func TestALaterInstanceTakesOver(t *testing.T) {
-	s := newScenario(t, "a later instance takes over, and the earlier one goes without a trace")
+// takeOver has a driver registered by one instance, then by a later one.
+func (s *site) takeOver() (k *kubelet, earlier, later *process) {
+	s.t.Helper()
 	s.startDriver()
-	k := s.startKubelet()
-	earlier := s.startRegistrar()
+	k = s.startKubelet()
+	earlier = s.startRegistrar()
 	k.registers(earlier)
-	later := s.startRegistrar()
+	later = s.startRegistrar()
 	k.expectDeregistered()
 	k.registers(later)
+	return k, earlier, later
+}
+
+func TestALaterInstanceTakesOver(t *testing.T) {
+	s := newScenario(t, "a later instance takes over, and the earlier one goes without a trace")
+	k, earlier, later := s.takeOver()
 	earlier.signal(syscall.SIGTERM)
 	earlier.exits(0)
 	k.quiet(3 * time.Second)
@@ -237,13 +244,7 @@ func TestALaterInstanceTakesOver(t *testing.T) {
 
 func TestAnEarlierInstanceTakesOverAgain(t *testing.T) {
 	s := newScenario(t, "an earlier instance takes over again when the later one goes")
-	s.startDriver()
-	k := s.startKubelet()
-	earlier := s.startRegistrar()
-	k.registers(earlier)
-	later := s.startRegistrar()
-	k.expectDeregistered()
-	k.registers(later)
+	k, earlier, later := s.takeOver()
 	later.signal(syscall.SIGTERM)
 	later.exits(0)
 	k.expectDeregistered()

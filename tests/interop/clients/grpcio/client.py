@@ -32,10 +32,8 @@ def start(channel, path, request, timeout=10, metadata=None):
     return channel.unary_unary(path).future(request, timeout, metadata)
 
 
-def status(error="", registered=True):
-    return messages.RegistrationStatus(
-        plugin_registered=registered, error=error
-    ).SerializeToString()
+def status(error=""):
+    return messages.RegistrationStatus(plugin_registered=True, error=error).SerializeToString()
 
 
 def status_of(size):

@@ -28,7 +28,7 @@ register() {
     answers '{}' call NotifyRegistrationStatus "$registered" "$@"
 }
 
-# The same, to a target that is an URL.
+# The same, to a target that is a URL.
 register_at() {
   local url=("$grpcurl" -plaintext -max-time 10 -import-path "$protos"
     -proto pluginregistration/v1/registration.proto)
