@@ -66,28 +66,27 @@ impl Address {
 
     /// Tells of changes around the socket file, where that is possible.
     pub(super) fn watch(&self) -> Option<DirectoryWatch> {
-        DirectoryWatch::new(self.directory()?).ok()
+        match &self.target {
+            Target::Unix(path) => DirectoryWatch::new(path.parent()?).ok(),
+            Target::Tcp(_) => None,
+        }
     }
 
     /// Completes when another socket file may stand there: at a change, or after a while if the watch
-    /// is missing or of a directory that was replaced. Never if the driver does not listen at a path.
+    /// is missing or of a directory that was replaced, or the file stands elsewhere, at the end of a
+    /// symbolic link. Never if the driver does not listen at a path.
     pub(super) async fn changed(&self, watch: &mut Option<DirectoryWatch>) {
-        let Some(directory) = self.directory() else {
+        let Target::Unix(path) = &self.target else {
             return pending().await;
         };
-        match watch.as_ref().filter(|watch| watch.is_of(directory)) {
+        let directory = path.parent().unwrap_or(path);
+        let watched = |watch: &&DirectoryWatch| watch.is_of(directory) && !path.is_symlink();
+        match watch.as_ref().filter(watched) {
             Some(watch) => watch.changed().await,
             None => {
                 sleep(LOOK_EVERY).await;
                 *watch = self.watch();
             }
-        }
-    }
-
-    fn directory(&self) -> Option<&Path> {
-        match &self.target {
-            Target::Unix(path) => path.parent(),
-            Target::Tcp(_) => None,
         }
     }
 

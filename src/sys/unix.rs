@@ -1,6 +1,6 @@
 //! Unix: signals, sockets by path, errno in words.
 
-use std::fs::{self, File, Metadata, Permissions};
+use std::fs::{self, Metadata, Permissions};
 use std::future::{pending, poll_fn};
 use std::io;
 use std::os::fd::AsFd;
@@ -9,7 +9,7 @@ use std::path::{Path, absolute};
 use std::process;
 use std::task::Poll;
 use std::thread;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub(crate) use fs::metadata;
 use nix::errno::Errno;
@@ -141,8 +141,9 @@ pub(crate) fn publish(path: &Path) -> io::Result<(UnixListener, Identity)> {
     let _ = fs::remove_file(&hidden);
     match linked {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Errno::EADDRINUSE.into()),
-        // Some file systems and sandboxes know no links; in place is better than not at all.
-        Err(error) if has_no_links(&error) => {
+        // Links may be unknown or forbidden, or take the last inode; in place is better than not at
+        // all.
+        Err(_) => {
             let listener = listen_privately(path)?;
             Ok((listener, Identity::of(path)?))
         }
@@ -155,11 +156,6 @@ pub(crate) async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
     UnixStream::connect(path).await
 }
 
-fn has_no_links(error: &io::Error) -> bool {
-    let errno = error.raw_os_error().map(Errno::from_raw);
-    matches!(errno, Some(Errno::EPERM | Errno::EOPNOTSUPP | Errno::ENOSYS))
-}
-
 /// The socket file never has a wider mode than 0700: on Linux it takes the mode of the unbound
 /// socket, so that the umask, which is the whole process's, need not be touched. What the umask
 /// has taken from the owner is given back.
@@ -167,8 +163,12 @@ fn listen_privately(path: &Path) -> io::Result<UnixListener> {
     let socket = UnixSocket::new_stream()?;
     fchmod(&socket, Mode::S_IRWXU)?;
     socket.bind(path)?;
-    fs::set_permissions(path, Permissions::from_mode(Mode::S_IRWXU.bits()))?;
-    socket.listen(BACKLOG)
+    let owners = Permissions::from_mode(Mode::S_IRWXU.bits());
+    let listener = fs::set_permissions(path, owners).and_then(|()| socket.listen(BACKLOG));
+    if listener.is_err() {
+        let _ = fs::remove_file(path);
+    }
+    listener
 }
 
 /// What tells a file from another that comes to stand at the same path.
@@ -199,9 +199,9 @@ impl From<Metadata> for Identity {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Made(Identity, i64, i64);
 
-/// `None` where no file is.
+/// Of the file that a symbolic link leads to; `None` where no file is.
 pub(crate) fn made(path: &Path) -> Option<Made> {
-    let file = fs::symlink_metadata(path).ok()?;
+    let file = fs::metadata(path).ok()?;
     let (seconds, nanoseconds) = (file.ctime(), file.ctime_nsec());
     Some(Made(file.into(), seconds, nanoseconds))
 }
@@ -209,9 +209,22 @@ pub(crate) fn made(path: &Path) -> Option<Made> {
 /// Tells that something has changed in a directory, or with it.
 #[derive(Debug)]
 pub(crate) struct DirectoryWatch {
-    /// Held open, so that the number of its inode is not given to another directory.
-    directory: File,
+    directory: Directory,
     events: pipe::Receiver,
+}
+
+/// What tells a directory from another at the same path: its inode, the number of which may be given
+/// again, and when it was made, where the file system knows. It is not held open: only then is its
+/// removal told at once.
+#[derive(Debug, PartialEq, Eq)]
+struct Directory(Identity, Option<SystemTime>);
+
+impl Directory {
+    fn at(path: &Path) -> io::Result<Self> {
+        let file = fs::symlink_metadata(path)?;
+        let made = file.created().ok();
+        Ok(Self(file.into(), made))
+    }
 }
 
 impl DirectoryWatch {
@@ -222,8 +235,8 @@ impl DirectoryWatch {
         if fs::canonicalize(directory)?.components().ne(absolute(directory)?.components()) {
             return Err(io::ErrorKind::InvalidFilename.into());
         }
-        // Should another directory take its place now, it is not the one that is watched.
-        let held = File::open(directory)?;
+        // Should another directory take its place now, the watch is not of the one that is known.
+        let known = Directory::at(directory)?;
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let changes = AddWatchFlags::IN_CREATE
             | AddWatchFlags::IN_DELETE
@@ -237,7 +250,7 @@ impl DirectoryWatch {
         }
         // It is read like a pipe.
         let events = inotify.as_fd().try_clone_to_owned()?;
-        Ok(Self { directory: held, events: pipe::Receiver::from_owned_fd_unchecked(events)? })
+        Ok(Self { directory: known, events: pipe::Receiver::from_owned_fd_unchecked(events)? })
     }
 
     /// Completes at the next change. What changed is not told: look.
@@ -254,8 +267,7 @@ impl DirectoryWatch {
 
     /// Whether it is this directory, not one that has stood there before, that is watched.
     pub(crate) fn is_of(&self, directory: &Path) -> bool {
-        let watched = self.directory.metadata();
-        watched.is_ok_and(|watched| Identity::of(directory).is_ok_and(|it| it == watched.into()))
+        Directory::at(directory).is_ok_and(|directory| directory == self.directory)
     }
 }
 

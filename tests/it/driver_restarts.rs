@@ -1,5 +1,5 @@
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -59,19 +59,35 @@ fn under_another_name_are_registered_under_it() {
 #[test]
 fn are_noticed_in_a_directory_that_is_made_anew() {
     let world = World::new();
-    fs::create_dir(world.path("csi")).unwrap();
-    let socket = world.path("csi/csi.sock");
+    let directory = world.path("csi");
+    fs::create_dir(&directory).unwrap();
+    let socket = directory.join("csi.sock");
     let flag = format!("--csi-address={}", socket.display());
-    let driver = Driver::start(&socket, &[Answer::Name(DRIVER)]);
+    let mut driver = Driver::start(&socket, &[Answer::Name(DRIVER)]);
     let registrar = world.start(&[&flag]);
     world.kubelet().register();
-    for (was, is) in [(DRIVER, OTHER), (OTHER, DRIVER)] {
-        fs::rename(world.path("csi"), world.path(was)).unwrap();
-        fs::create_dir(world.path("csi")).unwrap();
-        let _driver = Driver::start(&socket, &[Answer::Name(is)]);
+    let moved = || fs::rename(&directory, world.path("aside")).unwrap();
+    let removed = || fs::remove_dir(&directory).unwrap();
+    for (was, is, goes) in [(DRIVER, OTHER, &removed as &dyn Fn()), (OTHER, DRIVER, &moved)] {
+        drop(driver);
+        goes();
+        fs::create_dir(&directory).unwrap();
+        driver = Driver::start(&socket, &[Answer::Name(is)]);
         registrar.logs(&format!(r#"{RENAMED} was="{was}" is="{is}""#));
     }
+}
+
+#[test]
+fn are_noticed_behind_a_symbolic_link() {
+    let world = World::new();
+    let link = world.path("link.sock");
+    symlink(world.driver_socket(), &link).unwrap();
+    let driver = world.driver();
+    let registrar = world.start(&[&format!("--csi-address={}", link.display())]);
+    world.kubelet().register();
     drop(driver);
+    let _driver = world.driver_that(&[Answer::Name(OTHER)]);
+    registrar.logs(&format!(r#"{RENAMED} was="{DRIVER}" is="{OTHER}""#));
 }
 
 #[test]
