@@ -5,12 +5,16 @@ use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+#[cfg(unix)]
+use std::sync::Once;
 use std::thread;
 
 #[cfg(unix)]
 use nix::sys::signal::{Signal, kill};
 #[cfg(unix)]
 use nix::unistd::Pid;
+#[cfg(unix)]
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::{eventually, text};
 
@@ -25,6 +29,8 @@ pub(crate) struct Registrar {
 
 impl Registrar {
     pub(super) fn spawn(argv: &[&str], files: &Path, adjust: impl FnOnce(&mut Command)) -> Self {
+        #[cfg(unix)]
+        hand_down_default_actions();
         let (output, error) = (files.with_extension("out"), files.with_extension("err"));
         let mut command = Command::new(argv[0]);
         command
@@ -88,6 +94,26 @@ impl Registrar {
         let mut lines = status.lines().filter_map(|line| line.split_once(":\t"));
         lines.find(|(k, _)| *k == key).unwrap().1.to_owned()
     }
+}
+
+/// A process inherits what its parent ignores, and a shell's background jobs and nohup ignore signals
+/// that are tested here. What the parent handles has its default action in the child, and tokio goes on
+/// to handle a signal that nobody waits for.
+#[cfg(unix)]
+fn hand_down_default_actions() {
+    static DONE: Once = Once::new();
+    DONE.call_once(|| {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+        let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let _entered = runtime.enter();
+        for wanted in [Signal::SIGHUP, Signal::SIGINT] {
+            if ignored & 1 << (wanted as i32 - 1) != 0 {
+                drop(signal(SignalKind::from_raw(wanted as i32)).unwrap());
+            }
+        }
+    });
 }
 
 fn code(status: ExitStatus) -> i32 {
