@@ -392,7 +392,7 @@ fn is_not_ended_by_sighup_while_it_waits_for_the_driver() {
     registrar.logs(r#"I "Connecting""#);
     registrar.signal(Signal::SIGHUP);
     let _driver = world.driver();
-    registrar.logs(r#"I "Registration Server started""#);
+    registrar.logs(NEW);
     assert_eq!(world.kubelet().register().name, DRIVER);
     assert!(registrar.is_running());
     assert_eq!(world.listing().len(), 1);
