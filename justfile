@@ -3,7 +3,7 @@
 static_target := arch() + "-unknown-linux-gnu"
 
 _default:
-    @just --list
+    @{{just_executable()}} --list
 
 # formatting and lints
 lint:
