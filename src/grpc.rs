@@ -30,6 +30,14 @@ pub(crate) const OURSELVES: &str = env!("CARGO_PKG_NAME");
 /// How long a server may take to let go of a connection.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// A connection to a server, of whatever kind. It is reached through a pointer so that HTTP/2 is
+/// compiled once, not once for each kind.
+pub(crate) type Stream = Box<dyn ReadAndWrite>;
+
+pub(crate) trait ReadAndWrite: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ReadAndWrite for S {}
+
 /// A connection over which an HTTP/2 server has been heard. It ends with its last clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Channel {
@@ -60,10 +68,7 @@ impl<F: Future<Output: Send> + Send + 'static> Executor<F> for WhileInUse {
 
 impl Channel {
     /// Begins to speak HTTP/2 over the stream and waits for the server to answer.
-    pub(crate) async fn open<S>(stream: S, limit: Duration) -> Result<Self, NoServer>
-    where
-        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    {
+    pub(crate) async fn open(stream: Stream, limit: Duration) -> Result<Self, NoServer> {
         let (heard, greeting) = oneshot::channel();
         let mut heard = Some(heard);
         let stream = InspectReader::new(stream, move |bytes: &[u8]| {

@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tracing::error;
 
-use crate::grpc::{Channel, NoServer};
+use crate::grpc::{Channel, NoServer, Stream};
 use crate::sys::{self, DirectoryWatch};
 
 /// How long a TCP connection may take; one to a Unix socket is made or refused at once.
@@ -103,25 +102,18 @@ impl Address {
 
     /// Connects and waits for the server's greeting. The error is the reason in words.
     pub(super) async fn connect(&self) -> Result<Channel, String> {
-        match &self.target {
-            Target::Unix(path) => match sys::connect(path).await {
-                Ok(stream) => self.greet(stream).await,
-                Err(error) => Err(why_not(path, &error)),
-            },
-            Target::Tcp(address) => {
-                match timeout(CONNECT_WITHIN, TcpStream::connect(address)).await {
-                    Ok(Ok(stream)) => self.greet(stream).await,
-                    Ok(Err(error)) => Err(format!("connect {address}: {}", sys::reason(&error))),
-                    Err(_) => Err(format!("no connection within {CONNECT_WITHIN:?}")),
-                }
+        let stream: Stream = match &self.target {
+            Target::Unix(path) => {
+                Box::new(sys::connect(path).await.map_err(|error| why_not(path, &error))?)
             }
-        }
-    }
-
-    async fn greet<S>(&self, stream: S) -> Result<Channel, String>
-    where
-        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    {
+            Target::Tcp(address) => {
+                let connected = timeout(CONNECT_WITHIN, TcpStream::connect(address)).await;
+                let connected =
+                    connected.map_err(|_| format!("no connection within {CONNECT_WITHIN:?}"))?;
+                let why_not = |error| format!("connect {address}: {}", sys::reason(&error));
+                Box::new(connected.map_err(why_not)?)
+            }
+        };
         Channel::open(stream, ANSWER_WITHIN).await.map_err(|reason| {
             if let NoServer::Silent(_) = reason {
                 error!(address = %self, err = %reason, "Lost connection");

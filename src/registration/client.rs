@@ -21,7 +21,7 @@ pub(crate) async fn connect(path: &str, limit: Duration) -> Result<Channel, Stri
     debug!(v = 4, socketfile = path, "Attempting to open a gRPC connection");
     debug!(v = 5, address = format!("unix://{path}"), "Connecting");
     let stream = sys::connect(path).await.map_err(|e| sys::reason(&e))?;
-    let channel = Channel::open(stream, limit).await;
+    let channel = Channel::open(Box::new(stream), limit).await;
     channel.map_err(|reason| reason.to_string())
 }
 
