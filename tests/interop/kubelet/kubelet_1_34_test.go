@@ -18,15 +18,15 @@ var moduleFile string
 
 func runManager(manager pluginmanager.PluginManager) { manager.Run(nil, nil) }
 
-func (o observer) ValidatePlugin(driver, endpoint string, versions []string) error {
+func (o *observer) ValidatePlugin(driver, endpoint string, versions []string) error {
 	return o.report("validate", driver, endpoint, o.PluginHandler.ValidatePlugin(driver, endpoint, versions))
 }
 
-func (o observer) RegisterPlugin(driver, endpoint string, versions []string, timeout *time.Duration) error {
+func (o *observer) RegisterPlugin(driver, endpoint string, versions []string, timeout *time.Duration) error {
 	return o.report("register", driver, endpoint, o.PluginHandler.RegisterPlugin(driver, endpoint, versions, timeout))
 }
 
-func (o observer) DeRegisterPlugin(driver, endpoint string) {
+func (o *observer) DeRegisterPlugin(driver, endpoint string) {
 	o.PluginHandler.DeRegisterPlugin(driver, endpoint)
 	o.report("deregister", driver, endpoint, nil)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"sync"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -43,7 +44,7 @@ func runKubelet(registry string) {
 	if err := csi.ProbeVolumePlugins()[0].Init(newHost(client)); err != nil {
 		panic(err)
 	}
-	observed := observer{PluginHandler: csi.PluginHandler, client: client}
+	observed := &observer{PluginHandler: csi.PluginHandler, client: client}
 	manager := pluginmanager.NewPluginManager(registry, &record.FakeRecorder{})
 	manager.AddHandler(registerapi.CSIPlugin, observed)
 	observed.report("started", "", "", nil)
@@ -55,10 +56,15 @@ func runKubelet(registry string) {
 type observer struct {
 	cache.PluginHandler
 	client clientset.Interface
+	// turn keeps a driver that is registered beside others from reporting an
+	// older CSINode after a newer one.
+	turn sync.Mutex
 }
 
 // report writes the event and returns its error.
-func (o observer) report(kind, driver, endpoint string, result error) error {
+func (o *observer) report(kind, driver, endpoint string, result error) error {
+	o.turn.Lock()
+	defer o.turn.Unlock()
 	e := event{Kind: kind, Driver: driver, Endpoint: endpoint, CSINode: map[string]string{}}
 	if result != nil {
 		e.Err = result.Error()
