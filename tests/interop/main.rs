@@ -2,7 +2,8 @@
 //!
 //! `REGISTRAR_BIN` names another build to be proven, `REGISTRAR_REFERENCE` a second registrar to
 //! stand beside it. With `full`, all peers take part and the table in `docs/interop.md` is replaced;
-//! without, those that need neither long builds nor root. A peer's whole output goes to a file.
+//! without, those that need neither long builds nor root. A peer's whole output goes to a file,
+//! and what stands there before a failure to stdout as well.
 
 #![allow(clippy::unwrap_used, reason = "a step that cannot be taken ends the run")]
 #![allow(clippy::print_stdout, reason = "it is for people to read")]
@@ -128,14 +129,29 @@ impl Harness {
             match Outcome::read(&line) {
                 Some(outcome) => {
                     println!("{line}");
+                    if outcome.failed() {
+                        print_end(&log);
+                    }
                     take(outcome);
                 }
                 None => writeln!(file, "{line}").unwrap(),
             }
         }
         let status = child.wait().unwrap();
+        if !status.success() {
+            print_end(&log);
+        }
         println!("{}: {status} after {} s", self.name, since.elapsed().as_secs());
         status.success()
+    }
+}
+
+fn print_end(log: &Path) {
+    let bytes = fs::read(log).unwrap();
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<_> = text.lines().collect();
+    for line in &lines[lines.len().saturating_sub(30)..] {
+        println!("    {line}");
     }
 }
 

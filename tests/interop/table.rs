@@ -17,6 +17,10 @@ impl Outcome {
         }
         Some(Self { peer: fields.next()?, scenario: fields.next()?, word: fields.next()? })
     }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.word == "FAILED"
+    }
 }
 
 /// The outcomes of one registrar, or of two side by side, by scenario and peer.
